@@ -63,7 +63,8 @@ GradcheckResult gradcheck(const GradcheckFn& fn, std::span<const Tensor> given, 
   if (!roots.empty() && !wanted.empty()) analytic = grad(roots, wanted, seeds, {.allow_unused = true});
   for (std::size_t w = 0; w < which.size(); ++w) {
     Tensor& x = inputs[which[w]];
-    const Tensor dense = analytic[w].defined() ? analytic[w].detach().contiguous() : zeros_like(x);
+    const Tensor dense =
+        analytic[w].defined() ? analytic[w].detach().contiguous(x.suggest_memory_format()) : zeros_like(x);
     if (dense.shape() != x.shape()) {
       return {false, "input " + text(which[w]) + ": the gradient has shape " + text(dense.shape()) + ", expected " +
                          text(x.shape())};

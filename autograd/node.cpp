@@ -118,10 +118,11 @@ namespace detail {
 const OpInfo Leaf::kInfo{.name = "leaf"};
 
 namespace {
-// True where no other handle or view can see or write this tensor.
+// True where t is dense and no other handle or view can see or write it.
 bool sole_owner(const Tensor& t) {
   const TensorImpl& p = t.get();
-  return p.contiguous && p.refs.load(std::memory_order_acquire) == 1 && p.storage->use_count() == 1;
+  return t.is_contiguous(t.suggest_memory_format()) && p.refs.load(std::memory_order_acquire) == 1 &&
+         p.storage->use_count() == 1;
 }
 }  // namespace
 

@@ -30,8 +30,8 @@ struct ResidualBlock final : nn::Module {
   std::unique_ptr<nn::Conv2d> shortcut;
   std::unique_ptr<nn::BatchNorm2d> shortcut_bn;
   Tensor operator()(const Tensor& x) const {
-    const Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
-    return relu(y + (shortcut ? (*shortcut_bn)((*shortcut)(x)) : x));
+    const Tensor y = conv2(bn1.relu(conv1(x)));
+    return bn2.relu(y, shortcut ? (*shortcut_bn)((*shortcut)(x)) : x);
   }
 };
 
@@ -40,7 +40,7 @@ struct ResNetStem final : nn::Module {
   using Module::Module;
   nn::Conv2d conv{*this, "conv", {.in = 3, .out = 16, .kernel = 3, .padding = 1, .bias = false}};
   nn::BatchNorm2d bn{*this, "bn", {.features = 16}};
-  Tensor operator()(const Tensor& pictures) const { return relu(bn(conv(pictures))); }
+  Tensor operator()(const Tensor& pictures) const { return bn.relu(conv(pictures)); }
 };
 
 // The mean of each channel, and a linear map to the classes.

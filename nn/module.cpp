@@ -285,6 +285,12 @@ void Module::to(DType dtype, const Function<bool(const Module&)>& keep) {
   });
 }
 
+void Module::to(MemoryFormat format) {
+  const NoGrad off;
+  convert_all(
+      [&](const Tensor&, const Tensor& x) { return x.rank() == 4 && is_float(x.dtype()) ? x.contiguous(format) : x; });
+}
+
 // ---- State
 
 NamedTensors Module::state_dict() const {

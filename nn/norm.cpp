@@ -99,19 +99,50 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
                             : batch_norm_train(x, weight, bias, options.eps).y);
 }
 
-Tensor BatchNorm1d::operator()(const Tensor& x) const {
-  if (x.rank() != 2 && x.rank() != 3) {
-    const Call call(*this, x);
-    fail<ShapeError>("BatchNorm1d: x has shape ", x.shape(), ", expected [N, C] or [N, C, L]");
+Tensor BatchNorm::normalise_relu(const Tensor& x, const Tensor& residual) const {
+  const bool of_all_ranks = is_training() && sync_group && sync_group->size() > 1;
+  // Under Autocast the sum of two dtypes has the wider one.
+  const bool of_two_dtypes = residual.defined() && residual.dtype() != x.dtype();
+  if (!options.track_running_stats || of_all_ranks || of_two_dtypes) {
+    const Tensor y = normalise(x);
+    return levin::relu(residual.defined() ? y + residual : y);
   }
+  const Call call(*this, x, residual);
+  check_channels("BatchNorm", x, options.features);
+  if (!is_training() && options.track_running_stats)
+    return call.gives(batch_norm_relu_eval(x, weight, bias, running_mean, running_var, residual, options.eps));
+  return call.gives(batch_norm_relu_train(x, weight, bias, {running_mean, running_var, num_batches_tracked, momentum},
+                                          residual, options.eps));
+}
+
+namespace {
+void check_lists(const BatchNorm1d& norm, const Tensor& x) {
+  if (x.rank() == 2 || x.rank() == 3) return;
+  const Call call(norm, x);
+  fail<ShapeError>("BatchNorm1d: x has shape ", x.shape(), ", expected [N, C] or [N, C, L]");
+}
+void check_images(const BatchNorm2d& norm, const Tensor& x) {
+  if (x.rank() == 4) return;
+  const Call call(norm, x);
+  fail<ShapeError>("BatchNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
+}
+}  // namespace
+
+Tensor BatchNorm1d::operator()(const Tensor& x) const {
+  check_lists(*this, x);
   return normalise(x);
 }
+Tensor BatchNorm1d::relu(const Tensor& x, const Tensor& residual) const {
+  check_lists(*this, x);
+  return normalise_relu(x, residual);
+}
 Tensor BatchNorm2d::operator()(const Tensor& x) const {
-  if (x.rank() != 4) {
-    const Call call(*this, x);
-    fail<ShapeError>("BatchNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
-  }
+  check_images(*this, x);
   return normalise(x);
+}
+Tensor BatchNorm2d::relu(const Tensor& x, const Tensor& residual) const {
+  check_images(*this, x);
+  return normalise_relu(x, residual);
 }
 
 // ---- The others

@@ -23,7 +23,7 @@ Gradients::Gradients(const char* op, const Parameters& parameters, const char* w
   std::size_t at = 0;
   for (const ParamRef* p : once) {
     Tensor& g = tensors_[at++];
-    if (!g.is_contiguous()) {
+    if (!Updates::is_dense(g)) {
       g = Updates::dense(g);
       if (writer) p->value->set_grad(g);
     }

@@ -173,13 +173,13 @@ Vector gathered(const Parameters& parameters, What what) {
     Updates::check("lbfgs", p, Device::cpu());
     if (itemsize(p.value->dtype()) == 2)
       fail<StateError>("lbfgs: parameter ", p.name, " is now ", text(*p.value), ", expected f32 or f64");
-    Tensor t = what == What::gradients ? p.value->grad() : *p.value;
+    Tensor t = what == What::gradients ? p.value->grad() : p.value->detach();
     const auto n = static_cast<std::size_t>(p.value->numel());
     if (!t.defined()) {
       out.resize(out.size() + n, 0.0);
       continue;
     }
-    if (!t.is_contiguous()) t = Updates::dense(t);
+    t = Updates::laid_out_as(*p.value, t);
     if (t.dtype() == DType::f32)
       out.insert(out.end(), Updates::first<float>(t), Updates::first<float>(t) + n);
     else

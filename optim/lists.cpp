@@ -29,7 +29,7 @@ void check_average(const Tensor& average, const Tensor& value, const Tensor& dec
   if (average.dtype() != value.dtype() && !wider)
     fail<DTypeError>(pair + "the average is ", average, ", the value ", value,
                      ", expected the same dtype or an f32 average");
-  if (!average.is_contiguous()) fail<ShapeError>(pair + "the average is not contiguous");
+  if (!Updates::is_dense(average)) fail<ShapeError>(pair + "the average is not dense");
   for (const Tensor& t : {average, value}) {
     if (t.device() != decay.device())
       fail<DeviceError>(pair + "it is on ", t.device(), ", decay is on ", decay.device());
@@ -88,7 +88,7 @@ void ema_update_(const Tensors& averages, const Tensors& values, const Tensor& d
   Tensors dense;
   std::vector<kernels::Copy> copies;
   for (std::size_t i = 0; i < averages.size(); ++i) {
-    dense.push_back(Updates::dense(values[i]));
+    dense.push_back(Updates::laid_out_as(averages[i], values[i].detach()));
     averages[i].get().storage->wrote("ema_update_");
     if (!is_float(averages[i].dtype()))
       copies.push_back({bytes_of(dense[i]), bytes_of(averages[i]), byte_count(dense[i])});
@@ -109,7 +109,7 @@ void copy_all_(const Tensors& to, const Tensors& from) {
     const std::string pair = "copy_all_: tensor " + text(i) + ": ";
     if (to[i].shape() != from[i].shape()) fail<ShapeError>(pair + "the target is ", to[i], ", the source ", from[i]);
     if (to[i].dtype() != from[i].dtype()) fail<DTypeError>(pair + "the target is ", to[i], ", the source ", from[i]);
-    if (!to[i].is_contiguous()) fail<ShapeError>(pair + "the target is not contiguous");
+    if (!Updates::is_dense(to[i])) fail<ShapeError>(pair + "the target is not dense");
     for (const Tensor& t : {to[i], from[i]}) {
       if (t.device() != to[0].device())
         fail<DeviceError>(pair + "it is on ", t.device(), ", the first target on ", to[0].device());
@@ -118,7 +118,7 @@ void copy_all_(const Tensors& to, const Tensors& from) {
   Tensors dense;
   std::vector<kernels::Copy> copies;
   for (std::size_t i = 0; i < to.size(); ++i) {
-    dense.push_back(Updates::dense(from[i]));
+    dense.push_back(Updates::laid_out_as(to[i], from[i].detach()));
     to[i].get().storage->wrote("copy_all_");
     copies.push_back({bytes_of(dense[i]), bytes_of(to[i]), byte_count(to[i])});
   }

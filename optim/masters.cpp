@@ -28,8 +28,8 @@ std::vector<Masters::Gradient> Masters::gradients(Optimizer& optimizer, Which wh
         if (master) master->value.set_grad({});
         continue;
       }
-      if (!from.is_contiguous()) {
-        from = Updates::dense(from);
+      if (Tensor in_order = Updates::laid_out_as(value, from); in_order.impl() != from.impl()) {
+        from = std::move(in_order);
         value.set_grad(from);
       }
       Tensor to = from;
@@ -54,8 +54,8 @@ std::vector<Masters::Gradient> Masters::sources(Optimizer& optimizer) {
       Tensor& value = group.source(i);
       Tensor from = value.grad();
       if (!from.defined()) continue;
-      if (!from.is_contiguous()) {
-        from = Updates::dense(from);
+      if (Tensor in_order = Updates::laid_out_as(value, from); in_order.impl() != from.impl()) {
+        from = std::move(in_order);
         value.set_grad(from);
       }
       all.push_back({std::move(from), {}});
@@ -86,10 +86,10 @@ void Masters::check(const Optimizer& optimizer) {
       if (!group.masters[i]) continue;
       const Tensor &value = group.source(i), &master = group.masters[i]->value;
       if (itemsize(value.dtype()) == 2 && is_float(value.dtype()) && value.numel() == master.numel() &&
-          value.device() == master.device() && value.is_contiguous())
+          value.device() == master.device() && value.is_contiguous(master.suggest_memory_format()))
         continue;
       fail<StateError>(std::string(optimizer.name()), ": parameter ", group.model[i].name, " is now ", text(value),
-                       ", expected contiguous f16 or bf16 ", master.shape(), " on ", master.device(),
+                       ", expected dense f16 or bf16 ", master.shape(), " on ", master.device(),
                        ", as when its master was made; make a new optimizer after to()");
     }
   }

@@ -19,14 +19,14 @@
 namespace levin::optim {
 
 void Updates::round_into(const Tensor& to, const Tensor& from) {
-  const Tensor rounded = from.detach().to(to.dtype());
+  const Tensor rounded = laid_out_as(to, from.detach()).to(to.dtype());
   std::memcpy(first<std::byte>(to), first<std::byte>(rounded),
               static_cast<std::size_t>(to.numel()) * itemsize(to.dtype()));
 }
 
 Tensor Updates::filled(const Tensor& like, double value, StateMemory* memory) {
   const DType dtype = state_dtype(like.dtype());
-  Tensor t = memory ? memory->allocate(like.shape(), dtype) : empty(like.shape(), like.device(), dtype);
+  Tensor t = memory ? allocated(*memory, like, dtype) : empty_like(like, dtype);
   if (t.numel() == 0 || (memory && value == 0)) return t;
 #if LEVIN_LAUNCHES
   if (const Device device = t.device(); device.launches()) {
@@ -248,7 +248,7 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
           "detach() it and call requires_grad_()");
     if (!is_float(p.value->dtype()))
       fail<ConfigError>(op, ": parameter ", p.name, " is ", p.value->dtype(), ", expected f32, f64, f16 or bf16");
-    if (!p.value->is_contiguous())
+    if (!Updates::is_dense(*p.value))
       fail<ConfigError>(op, ": parameter ", p.name, " of shape ", p.value->shape(), " is not contiguous");
     const Device device = p.value->device(), first = parameters.front().value->device();
     if (!detail::one_memory(device, first))

@@ -159,8 +159,9 @@ struct Optimizer::Loading {
     return s;
   }
   [[nodiscard]] Tensor copied(const Tensor& t, const ParamRef& p) const {
-    if (optimizer.memory_) return Updates::kept(t.detach().contiguous(), Device::cpu(), optimizer.memory_.get());
-    return t.detach().contiguous().clone().to(p.value->device());
+    const Tensor values = Updates::laid_out_as(*p.value, t.detach());
+    if (optimizer.memory_) return Updates::kept(values, Device::cpu(), optimizer.memory_.get());
+    return values.clone().to(p.value->device());
   }
 
   // The entries that only load_extra_state knows.

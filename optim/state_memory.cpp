@@ -10,9 +10,14 @@ namespace levin::optim {
 
 StateMemory::~StateMemory() = default;
 
+Tensor Updates::allocated(StateMemory& memory, const Tensor& like, DType dtype) {
+  const Tensor t = memory.allocate(like.shape(), dtype);
+  return like.is_contiguous() ? t : as_strided(t, like.shape(), like.strides(), t.offset());
+}
+
 Tensor Updates::kept(const Tensor& values, Device device, StateMemory* memory) {
   if (!memory) return values.to(device);
-  const Tensor from = values.to(Device::cpu()), to = memory->allocate(values.shape(), values.dtype());
+  const Tensor from = values.to(Device::cpu()), to = allocated(*memory, from, values.dtype());
   if (to.numel() == 0) return to;
   std::memcpy(first<std::byte>(to), first<std::byte>(from),
               static_cast<std::size_t>(to.numel()) * itemsize(to.dtype()));

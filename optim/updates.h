@@ -44,7 +44,7 @@ struct Updates {
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
       Tensor gradient = (optimizer.factors_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
-      gradients.push_back(gradient.is_contiguous() ? std::move(gradient) : dense(gradient));
+      gradients.push_back(laid_out_as(*g.parameters[i].value, gradient));
       Optimizer::State& state = g.state[i];
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (names[k] && !state.tensors[k].defined()) {
@@ -88,8 +88,17 @@ struct Updates {
   // States of 16-bit parameters are f32.
   [[nodiscard]] static DType state_dtype(DType parameter) { return parameter == DType::f64 ? DType::f64 : DType::f32; }
   [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
+  // Kernels walk the memory of a parameter, its gradient and its states from end to end. So all lie as the parameter
+  // does, in one of the memory formats.
+  [[nodiscard]] static bool is_dense(const Tensor& t) { return t.is_contiguous(t.suggest_memory_format()); }
+  [[nodiscard]] static Tensor laid_out_as(const Tensor& like, const Tensor& t) {
+    const MemoryFormat format = like.suggest_memory_format();
+    return t.is_contiguous(format) ? t : t.detach().contiguous(format);
+  }
   // On the cpu: `to`, dense, gets the values of `from`, rounded to its dtype.
   static void round_into(const Tensor& to, const Tensor& from);
+  // Memory that lies as the dense `like`.
+  [[nodiscard]] static Tensor allocated(StateMemory& memory, const Tensor& like, DType dtype);
   // A new state on the device of `like`, or in `memory`. Throws CaptureError while the device records.
   [[nodiscard]] static Tensor filled(const Tensor& like, double value, StateMemory* memory);
   // The tensors' memory is not used before the next step.
@@ -141,15 +150,15 @@ struct Updates {
   static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr) {
     const Tensor& value = *p.value;
     const DType dtype = value.dtype();
-    bool fits = is_float(dtype) && detail::one_memory(value.device(), device) && value.is_contiguous();
+    bool fits = is_float(dtype) && detail::one_memory(value.device(), device) && is_dense(value);
     for (std::size_t k = 0; fits && state && k < state->tensors.size(); ++k) {
       const Tensor& t = state->tensors[k];
       fits = !t.defined() || (state->dtype == dtype && t.dtype() == state_dtype(dtype) && t.numel() == value.numel() &&
-                              detail::one_memory(t.device(), device));
+                              t.is_contiguous(value.suggest_memory_format()) && detail::one_memory(t.device(), device));
     }
     if (fits) [[likely]]
       return;
-    fail<StateError>(op, ": parameter ", p.name, " is now ", text(value), ", expected contiguous floats on ",
+    fail<StateError>(op, ": parameter ", p.name, " is now ", text(value), ", expected dense floats on ",
                      state && state->tensors[0].defined() ? state->tensors[0].device() : device,
                      ", as at its last update; make a new optimizer after to()");
   }

@@ -41,7 +41,7 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor ones(const Shape& shape, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor full(const Shape& shape, Scalar value, Device device, DType dtype = DType::f32);
 
-// The same with x's shape, dtype and device; contiguous, also where x is not.
+// The same with x's shape, dtype, device and suggest_memory_format().
 [[nodiscard]] LEVIN_API Tensor zeros_like(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor ones_like(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor full_like(const Tensor& x, Scalar value);
@@ -612,6 +612,17 @@ struct RunningStatistics {
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);
 
+// relu(batch_norm_train(x, weight, bias, running, eps) + residual), and the same with batch_norm_eval, rounded once.
+// residual has x's shape and dtype, or is undefined: relu alone. On devices one launch for the statistics and one for
+// all that follows; the backward reads the sign of the result. Throws what the parts throw, and ShapeError, DTypeError
+// and DeviceError for a residual that does not fit x. He et al., "Deep Residual Learning", 2016.
+[[nodiscard]] LEVIN_API Tensor batch_norm_relu_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                     const RunningStatistics& running, const Tensor& residual = {},
+                                                     double eps = 1e-5);
+[[nodiscard]] LEVIN_API Tensor batch_norm_relu_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                    const Tensor& running_mean, const Tensor& running_var,
+                                                    const Tensor& residual = {}, double eps = 1e-5);
+
 // ---- Softmax: of 16 bits f32 under Autocast. Losses stand in levin/losses.h.
 
 // exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow. -inf alone along dim gives NaN. Rank 0 has dim
@@ -621,8 +632,8 @@ struct RunningStatistics {
 
 // ---- Dropout, attention
 
-// For training: elements become 0 with probability p, the others are divided by 1 - p. 0 <= p <= 1; x itself for p = 0.
-// Srivastava et al., 2014.
+// For training: elements become 0 with probability p, the others are divided by 1 - p. The mask follows x's memory.
+// 0 <= p <= 1; x itself for p = 0. Srivastava et al., 2014.
 [[nodiscard]] LEVIN_API Tensor dropout(const Tensor& x, double p, Generator& generator);
 
 // yes: row i of L sees columns 0 to i of S.

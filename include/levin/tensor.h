@@ -183,6 +183,26 @@ using Tensors = std::vector<Tensor>;
 
 enum class NonBlocking : bool { no, yes };
 
+// The order of a tensor's elements in memory. contiguous: row-major. channels_last, for images [N, C, H, W] and weights
+// of their convolutions: [N, H, W, C] in memory, under the same shape. Convolutions read and write it faster on a GPU,
+// in 16 bits above all.
+//
+// Note [Results in channels-last memory]
+// An image in channels-last memory gives results in channels-last memory, and so do gradients. The ops that keep it:
+// - pointwise ops, casts and dropout, of operands that have the result's shape and one layout or are broadcast; of
+//   several layouts the first operand's counts;
+// - conv2d and conv_transpose2d, also where only the weight, of more than one pixel, lies so, and batch norm, each with
+//   its gradients;
+// - pooling, and cat of images that all lie so;
+// - clone, empty_like, zeros_like, ones_like, full_like, to(Device) and detach.
+// Results of all other ops are contiguous or views, and reshape, view and flatten copy where the elements of
+// their result do not lie in one order. The gradient of a convolution's weight lies as the weight. Values are those of
+// contiguous memory up to the order of sums; dropout draws its mask in the order of memory. On the CPU convolutions
+// copy to contiguous memory and back.
+//
+// An image of one channel, or of one pixel, is both contiguous and channels_last; it counts as contiguous.
+enum class MemoryFormat : std::uint8_t { contiguous, channels_last };
+
 // A tensor: shape, strides, dtype, device and a reference to its memory. Copies of the handle are the same tensor.
 class LEVIN_API Tensor {
  public:
@@ -200,6 +220,11 @@ class LEVIN_API Tensor {
   [[nodiscard]] DType dtype() const { return get().dtype; }
   [[nodiscard]] Device device() const { return get().storage->device; }
   [[nodiscard]] bool is_contiguous() const { return get().contiguous; }
+  [[nodiscard]] bool is_contiguous(MemoryFormat format) const;  // channels_last: false unless 4-d
+  // channels_last where this tensor is it and not contiguous as well, else contiguous.
+  [[nodiscard]] MemoryFormat suggest_memory_format() const {
+    return get().contiguous ? MemoryFormat::contiguous : format_of_strides();
+  }
   [[nodiscard]] std::uint32_t version() const { return get().storage->version.load(std::memory_order_acquire); }
   [[nodiscard]] bool shares_storage(const Tensor& other) const { return get().storage == other.get().storage; }
 
@@ -218,9 +243,9 @@ class LEVIN_API Tensor {
     return reinterpret_cast<T*>(impl_->storage->data) + impl_->offset;
   }
 
-  // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it is contiguous already,
-  // `to` when nothing changes. to(Device) throws UnsupportedError from meta and for a device that the build
-  // lacks, DeviceError for one that the machine lacks.
+  // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it lies so already, `to`
+  // when nothing changes. contiguous(channels_last) throws ShapeError unless 4-d. to(Device) throws UnsupportedError
+  // from meta and for a device that the build lacks, DeviceError for one that the machine lacks.
   //
   // When to(Device) returns, this tensor may be written and the result read. With NonBlocking::yes the host does not
   // wait. Until the device's current stream has passed (Stream::synchronize, Event), a pinned tensor that goes to a
@@ -230,7 +255,8 @@ class LEVIN_API Tensor {
                           std::source_location where = std::source_location::current()) const;
   [[nodiscard]] Tensor to(DType dtype) const;
   [[nodiscard]] Tensor clone() const;
-  [[nodiscard]] Tensor contiguous() const;
+  [[nodiscard]] Tensor contiguous() const { return contiguous(MemoryFormat::contiguous); }
+  [[nodiscard]] Tensor contiguous(MemoryFormat format) const;
   [[nodiscard]] Tensor detach() const;  // same storage, no history
   // A copy in page-locked memory, which devices read without staging; this tensor, detached, when it is pinned already.
   // Throws DeviceError unless on cpu, UnsupportedError in a build without devices that launch kernels.
@@ -281,6 +307,7 @@ class LEVIN_API Tensor {
 
  private:
   [[noreturn]] static void throw_undefined();
+  [[nodiscard]] MemoryFormat format_of_strides() const;  // of a tensor that is not contiguous
   void check_host_access(const char* what, DType asked) const;
   [[nodiscard]] Scalar item_scalar(const std::source_location& where) const;
   void check_copy_to_host(DType asked) const;
@@ -290,7 +317,8 @@ class LEVIN_API Tensor {
 
 // Uninitialised memory. Throws ShapeError, OutOfMemoryError.
 [[nodiscard]] LEVIN_API Tensor empty(const Shape& shape, Device device, DType dtype = DType::f32);
-[[nodiscard]] LEVIN_API Tensor empty_like(const Tensor& x);  // contiguous, same shape, dtype, device
+[[nodiscard]] LEVIN_API Tensor empty(const Shape& shape, Device device, DType dtype, MemoryFormat format);
+[[nodiscard]] LEVIN_API Tensor empty_like(const Tensor& x);  // same shape, dtype, device, suggest_memory_format()
 [[nodiscard]] LEVIN_API Tensor empty_like(const Tensor& x, DType dtype);
 // A view of x's storage; unchecked but for the storage's end (ShapeError). For view ops and for embedders.
 [[nodiscard]] LEVIN_API Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides,
@@ -301,7 +329,8 @@ class LEVIN_API Tensor {
 [[nodiscard]] LEVIN_API Tensor from_blob(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner,
                                          std::string source);
 namespace detail {
-Tensor empty_pinned(const Shape& shape, DType dtype);  // on cpu, in page-locked memory
+Tensor empty_pinned(const Shape& shape, DType dtype,  // on cpu, in page-locked memory
+                    MemoryFormat format = MemoryFormat::contiguous);
 LEVIN_API Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype,
                                 const std::source_location& where);
 }  // namespace detail

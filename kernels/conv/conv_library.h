@@ -9,7 +9,6 @@
 
 #include "kernels/conv/conv_shape.h"
 #include "kernels/lib/cudnn_plans.h"
-#include "kernels/lib/image_layout.h"
 #include "levin/stream.h"
 #include "levin/tensor.h"
 

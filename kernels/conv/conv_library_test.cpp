@@ -22,8 +22,8 @@ struct Case {
   ConvShape shape;
 };
 
-Tensor small_integers(const Shape& shape, ImageLayout layout, std::uint32_t seed) {
-  Tensor t = empty_image(shape, layout, Device::cpu(), DType::f32);
+Tensor small_integers(const Shape& shape, MemoryFormat layout, std::uint32_t seed) {
+  Tensor t = empty(shape, Device::cpu(), DType::f32, layout);
   auto* const p = reinterpret_cast<float*>(t.get().storage->data);
   for (std::int64_t i = 0; i < t.numel(); ++i) {
     seed = seed * 1664525u + 1013904223u;
@@ -35,11 +35,11 @@ Tensor small_integers(const Shape& shape, ImageLayout layout, std::uint32_t seed
 struct Operands {
   Tensor x, w, y, bias;
 };
-Operands operands(const ConvShape& s, ImageLayout layout, DType dtype) {
+Operands operands(const ConvShape& s, MemoryFormat layout, DType dtype) {
   const Device cpu = Device::cpu();
-  return {.x = empty_image({s.batch, s.in_channels, s.height, s.width}, layout, cpu, dtype),
-          .w = empty_image({s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}, layout, cpu, dtype),
-          .y = empty_image({s.batch, s.out_channels, s.out_height(), s.out_width()}, layout, cpu, dtype),
+  return {.x = empty({s.batch, s.in_channels, s.height, s.width}, cpu, dtype, layout),
+          .w = empty({s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}, cpu, dtype, layout),
+          .y = empty({s.batch, s.out_channels, s.out_height(), s.out_width()}, cpu, dtype, layout),
           .bias = empty({s.out_channels}, cpu, dtype)};
 }
 
@@ -131,7 +131,7 @@ const std::vector<Case>& cases() {
 
 TEST_CASE("a convolution in the library's terms is the one that was asked for, in both layouts and with groups") {
   for (const std::int64_t groups : {std::int64_t{1}, std::int64_t{2}}) {
-    for (const ImageLayout layout : {ImageLayout::channels_first, ImageLayout::channels_last}) {
+    for (const MemoryFormat layout : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       const ConvShape s{.batch = 4,
                         .in_channels = 16,
                         .height = 15,
@@ -148,15 +148,15 @@ TEST_CASE("a convolution in the library's terms is the one that was asked for, i
                         .groups = groups};
       const Tensor x = small_integers({s.batch, s.in_channels, s.height, s.width}, layout, 1),
                    w = small_integers({s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}, layout, 2),
-                   bias = small_integers({1, s.out_channels, 1, 1}, ImageLayout::channels_first, 3);
-      CHECK(image_layout(x) == layout);
+                   bias = small_integers({1, s.out_channels, 1, 1}, MemoryFormat::contiguous, 3);
+      CHECK(x.suggest_memory_format() == layout);
       const Tensor flat = reshape(bias, {s.out_channels});
       const Tensor want = conv2d(x, w, flat,
                                  {.stride = {s.stride_h, s.stride_w},
                                   .padding = {s.padding_h, s.padding_w},
                                   .dilation = {s.dilation_h, s.dilation_w},
                                   .groups = groups});
-      const Tensor y = empty_image(want.shape(), layout, Device::cpu(), DType::f32);
+      const Tensor y = empty(want.shape(), Device::cpu(), DType::f32, layout);
       const auto call = library_conv(ConvPass::forward, s, x, w, y, flat);
       REQUIRE(call);
       const std::vector<float> values = want.to_vector<float>();
@@ -176,12 +176,12 @@ TEST_CASE("a convolution stays with our kernels when it is small, in f64, or its
   const auto call = [](const ConvShape& shape, const Operands& o) {
     return library_conv(ConvPass::forward, shape, o.x, o.w, o.y, o.bias);
   };
-  const Operands taken = operands(s, ImageLayout::channels_first, DType::f16);
+  const Operands taken = operands(s, MemoryFormat::contiguous, DType::f16);
   CHECK(call(s, taken));
-  CHECK(!call(s, operands(s, ImageLayout::channels_first, DType::f64)));
+  CHECK(!call(s, operands(s, MemoryFormat::contiguous, DType::f64)));
   ConvShape small = s;
   small.batch = small.height = small.width = 3;
-  CHECK(!call(small, operands(small, ImageLayout::channels_first, DType::f16)));
+  CHECK(!call(small, operands(small, MemoryFormat::contiguous, DType::f16)));
   Operands shifted = taken;
   const Tensor more = empty({taken.x.numel() + 1}, Device::cpu(), DType::f16);
   shifted.x = as_strided(more, taken.x.shape(), taken.x.strides(), 1);
@@ -192,7 +192,7 @@ TEST_CASE("cuDNN has plans for convolutions, their gradients and biases on an H1
 #if defined(LEVIN_CUDNN)
   for (const Case& c : cases()) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-      for (const ImageLayout layout : {ImageLayout::channels_first, ImageLayout::channels_last}) {
+      for (const MemoryFormat layout : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
         for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
           for (const bool with_bias : {false, true}) {
             if (with_bias && pass != ConvPass::forward) continue;
@@ -219,7 +219,7 @@ TEST_CASE("cuDNN has plans for convolutions, their gradients and biases on an H1
 
 TEST_CASE("cuDNN's engines on tensor cores are refused for f32 numbers until TF32 is allowed, and then taken") {
 #if defined(LEVIN_CUDNN)
-  const Operands o = operands(cases()[0].shape, ImageLayout::channels_last, DType::f32);
+  const Operands o = operands(cases()[0].shape, MemoryFormat::channels_last, DType::f32);
   const auto call = library_conv(ConvPass::forward, cases()[0].shape, o.x, o.w, o.y, {});
   REQUIRE(call);
   const lib::CudnnPlans exact = lib::cudnn_plans(*call, kH100);
@@ -237,7 +237,7 @@ TEST_CASE("cuDNN's engines on tensor cores are refused for f32 numbers until TF3
 TEST_CASE("cuDNN refuses a graph whose shapes do not meet, and the process goes on") {
 #if defined(LEVIN_CUDNN)
   const ConvShape s = cases()[0].shape;
-  const Operands o = operands(s, ImageLayout::channels_first, DType::f16);
+  const Operands o = operands(s, MemoryFormat::contiguous, DType::f16);
   auto call = library_conv(ConvPass::forward, s, o.x, o.w, o.y, {});
   REQUIRE(call);
   call->y.sizes[2] += 1;

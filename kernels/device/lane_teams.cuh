@@ -23,8 +23,19 @@ struct LaneTeams {
   // f(i) for this lane's share of [0, n), every lanes()-th, in order.
   template <class F>
   __device__ void each(std::int64_t n, F&& f) const {
-    if (team() >= count) return;
+    each(team(), n, f);
+  }
+  // The same of a team with another number.
+  template <class F>
+  __device__ void each(std::int64_t number, std::int64_t n, F&& f) const {
+    if (number >= count) return;
     for (std::int64_t i = lane(); i < n; i += lanes()) f(i);
+  }
+  // f(number) for all teams, by the teams of one block: all of its threads call together.
+  template <class F>
+  __device__ void by_one_block(F&& f) const {
+    const std::int64_t at_once = blockDim.x >> shift;
+    for (std::int64_t first = 0; first < count; first += at_once) f(first + (threadIdx.x >> shift));
   }
   // The team's numbers joined pair by pair, f(lower lane's, upper lane's): every lane has the same bits.
   template <class T, class F>

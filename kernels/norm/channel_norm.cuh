@@ -5,11 +5,12 @@
 //
 // Per channel, x, y, gy, gx: [n, c, s] (s: product of the spatial sizes, 1 for [n, c]); w, b, gw, gb: [c]:
 //   batch_norm_train(on, const T* x, const W* w, const W* b, T* y, A* mean, A* rstd, W* running_mean, W* running_var,
-//                    n, c, s, double momentum, double eps)
+//                    n, c, s, double momentum, double eps, Last<T> last)
 //     mean, rstd [c]: of the batch (biased variance); running = (1 - momentum) * running + momentum * batch, the
 //     variance unbiased there (needs n * s >= 2 to be finite); running_mean and running_var may be null.
+//     `last` (both forwards): y becomes max(y + residual, 0), without the addition where there is no residual.
 //   batch_norm_eval(on, const T* x, const W* w, const W* b, const W* running_mean, const W* running_var, T* y,
-//                   n, c, s, double eps)
+//                   n, c, s, double eps, Last<T> last)
 //   batch_norm_backward(on, const T* gy, const T* x, const W* w, const A* mean, const A* rstd, T* gx, W* gw, W* gb,
 //                       n, c, s)                                            of batch_norm_train
 //   batch_norm_eval_backward(on, const T* gy, const T* x, const W* w, const W* running_mean, const W* running_var,
@@ -24,6 +25,18 @@
 #include <vector>
 
 #include "kernels/norm/norm.cuh"
+
+namespace levin::kernels {
+
+enum class Rectify : std::uint8_t { no, yes };
+// What follows a batch norm in the same pass. A residual [n, c, s] comes with Rectify::yes alone.
+template <class T>
+struct Last {
+  Rectify rectify = Rectify::no;
+  const T* residual = nullptr;
+};
+
+}  // namespace levin::kernels
 
 #define LEVIN_LEVEL_FILE "kernels/norm/channel_norm.cuh"
 #include "kernels/executor/each_level.h"
@@ -86,10 +99,10 @@ void channel_sums(const Cpu& on, const T* x, const T* y, int64_t n, int64_t c, i
   });
 }
 
-// y = x * scale[channel] + shift[channel] after taking `center` away, all in [n, c, s].
-template <class T>
-void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Accum<T>* scale, const Accum<T>* shift,
-                    T* y, int64_t n, int64_t c, int64_t s) {
+// y = then(x * scale[channel] + shift[channel], place) after taking `center` away, all in [n, c, s].
+template <class T, class F>
+void channel_affine_then(const Cpu& on, const T* x, const Accum<T>* center, const Accum<T>* scale,
+                         const Accum<T>* shift, T* y, int64_t n, int64_t c, int64_t s, const F& then) {
   using A = Accum<T>;
   on.parallel_for(n, rows_at_once(c * s), [=](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
@@ -98,7 +111,8 @@ void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Acc
       if (s == 1) {
         each_vector<A>(
             c, [=]<class V>(V, int64_t j) __attribute__((always_inline)) {
-              put(out + j, (load<V>(in + j) - load<V>(center + j)) * load<V>(scale + j) + load<V>(shift + j));
+              const V v = (load<V>(in + j) - load<V>(center + j)) * load<V>(scale + j) + load<V>(shift + j);
+              put(out + j, then(v, i * c + j));
             });
         continue;
       }
@@ -107,11 +121,28 @@ void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Acc
         const T* const from = in + j * s;
         T* const to = out + j * s;
         each_vector<A>(
-            s, [=]<class V>(V, int64_t e)
-                   __attribute__((always_inline)) { put(to + e, (load<V>(from + e) - m) * f + h); });
+            s, [=]<class V>(V, int64_t e) __attribute__((always_inline)) {
+              const V v = (load<V>(from + e) - m) * f + h;
+              put(to + e, then(v, (i * c + j) * s + e));
+            });
       }
     }
   });
+}
+// The same with Last in the place of a function.
+template <class T>
+void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Accum<T>* scale, const Accum<T>* shift,
+                    T* y, int64_t n, int64_t c, int64_t s, const Last<T>& last) {
+  const auto with = [&](const auto& f) { channel_affine_then(on, x, center, scale, shift, y, n, c, s, f); };
+  if (last.rectify == Rectify::no)
+    with([]<class V>(V v, int64_t) __attribute__((always_inline)) { return v; });
+  else if (const T* const r = last.residual; r != nullptr)
+    with([r]<class V>(V v, int64_t at) __attribute__((always_inline)) {
+      const V sum = v + load<V>(r + at);
+      return sum < V{} ? V{} : sum;  // NaN stays NaN
+    });
+  else
+    with([]<class V>(V v, int64_t) __attribute__((always_inline)) { return v < V{} ? V{} : v; });
 }
 
 // gx = gy * p[channel] + x * q[channel] + r[channel].
@@ -146,7 +177,8 @@ void channel_combine(const Cpu& on, const T* gy, const T* x, const Accum<T>* cen
 
 template <class T, class W>
 void batch_norm_train(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd,
-                      W* running_mean, W* running_var, int64_t n, int64_t c, int64_t s, double momentum, double eps) {
+                      W* running_mean, W* running_var, int64_t n, int64_t c, int64_t s, double momentum, double eps,
+                      Last<T> last = {}) {
   using A = Accum<T>;
   const T* const none = nullptr;
   const double count = double(n * s);
@@ -170,17 +202,17 @@ void batch_norm_train(const Cpu& on, const T* x, const W* w, const W* b, T* y, A
     rstd[j] = reciprocal_root(A(square / count), eps);
     scale[size_t(j)] *= rstd[j];
   }
-  channel_affine(on, x, mean, scale.data(), shift.data(), y, n, c, s);
+  channel_affine(on, x, mean, scale.data(), shift.data(), y, n, c, s, last);
 }
 
 template <class T, class W>
 void batch_norm_eval(const Cpu& on, const T* x, const W* w, const W* b, const W* running_mean, const W* running_var,
-                     T* y, int64_t n, int64_t c, int64_t s, double eps) {
+                     T* y, int64_t n, int64_t c, int64_t s, double eps, Last<T> last = {}) {
   using A = Accum<T>;
   std::vector<A> scale = widened(w, c, A(1));
   const std::vector<A> shift = widened(b, c, A(0)), center = widened(running_mean, c, A(0));
   for (int64_t j = 0; j < c; ++j) scale[size_t(j)] *= reciprocal_root(A(running_var[j]), eps);
-  channel_affine(on, x, center.data(), scale.data(), shift.data(), y, n, c, s);
+  channel_affine(on, x, center.data(), scale.data(), shift.data(), y, n, c, s, last);
 }
 
 // sums: gb and gw of each channel, one after the other.
@@ -229,7 +261,7 @@ void batch_norm_eval_backward(const Cpu& on, const T* gy, const T* x, const W* w
     store(gb, sums.data(), c);
     store(gw, sums.data() + c, c);
   }
-  if (gx != nullptr) channel_affine(on, gy, zero.data(), scale.data(), zero.data(), gx, n, c, s);
+  if (gx != nullptr) channel_affine(on, gy, zero.data(), scale.data(), zero.data(), gx, n, c, s, Last<T>{});
 }
 
 // ---- Per sample and group: the elements of a group are contiguous.

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "kernels/device/lane_teams.cuh"
+#include "kernels/device/last_block.cuh"
 #include "kernels/device/strided.cuh"
-#include "kernels/norm/norm.cuh"
+#include "kernels/norm/channel_norm.cuh"
 
 namespace levin::kernels::gpu {
 
@@ -17,14 +18,22 @@ namespace levin::kernels::gpu {
 // steps: blocks sum parts of each channel, a few lanes of a warp add a channel's parts and write a row of four
 // coefficients, and a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each):
 // of 32 parts or more a lane takes every 32nd, and the lanes join pair by pair, in an order that the shape alone
-// decides.
+// decides. The block that comes last takes the second step (Note [The last block]), but where it has so many rows to
+// write that further blocks repay a launch.
+//
+// Images in channels-last memory are rows of channels: [n * s, c, 1]. There a thread has the channels of one chunk, 16
+// bytes, of every row that it meets, so a warp reads whole lines, and the last step keeps its coefficients.
+//
+// `y`, in all of them: the result of relu, or null. Gradients pass where it is above 0, as relu's own do.
 
 // How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
-// chunks of V; where s is 1 it has 32 channels, whose elements lie side by side, and each warp an eighth of the part.
+// chunks of V. Where s is 1 chunks lie across the channels: 2^across threads have a row of them, and a block as many
+// rows as its threads allow.
 struct ChannelPlan {
   std::int64_t n, c, s;
-  std::int64_t items = 0, part = 0, parts = 1;  // chunks of a channel, of a part; parts of a channel
+  std::int64_t items = 0, part = 0, parts = 1;  // chunks of a channel (rows of columns), of a part; a channel's parts
   bool columns = false, chunks = false;
+  unsigned across = 0;
   Divider in_row{};  // chunks of a sample's channel
 
   [[nodiscard]] __host__ __device__ std::int64_t elements(std::int64_t k, int v) const {
@@ -33,18 +42,26 @@ struct ChannelPlan {
   }
   // Doubles of scratch memory.
   [[nodiscard]] std::int64_t scratch() const { return 2 * parts * c; }
+  // Blocks across the channels.
+  [[nodiscard]] std::int64_t across_blocks(int v) const {
+    return columns ? (((c + v - 1) / v) + (1 << across) - 1) >> across : c;
+  }
 };
 inline constexpr int kChannelThreads = 256;
 template <class T>
 [[nodiscard]] ChannelPlan plan_channels(std::int64_t n, std::int64_t c, std::int64_t s) {
   ChannelPlan plan{.n = n, .c = c, .s = s};
   plan.columns = s == 1;
-  plan.chunks = s > 0 && s % kVec<T> == 0;
-  const std::int64_t row = plan.chunks ? s / kVec<T> : s;
+  plan.chunks = (plan.columns ? c : s) > 0 && (plan.columns ? c : s) % kVec<T> == 0;
+  const int v = plan.chunks ? kVec<T> : 1;
+  const std::int64_t row = plan.columns ? 1 : s / v;
   plan.in_row = Divider(std::max<std::int64_t>(row, 1));
   plan.items = n * row;
-  const std::int64_t blocks = std::max<std::int64_t>(plan.columns ? (c + 31) / 32 : c, 1),
-                     least = plan.columns ? 64 : 1024;  // items worth a block
+  if (plan.columns) {
+    while (plan.across < 5 && (std::int64_t{1} << plan.across) * v < c) ++plan.across;
+  }
+  const std::int64_t blocks = std::max<std::int64_t>(plan.across_blocks(v), 1),
+                     least = plan.columns ? 8 * (kChannelThreads >> plan.across) : 1024;  // items worth a block
   const std::int64_t wanted = std::clamp<std::int64_t>((8 * kMultiprocessors + blocks - 1) / blocks, 1,
                                                        std::max<std::int64_t>(1, (plan.items + least - 1) / least));
   plan.part = std::max<std::int64_t>(1, (plan.items + wanted - 1) / wanted);
@@ -52,47 +69,66 @@ template <class T>
   return plan;
 }
 
-template <bool kColumns>
+// What a thread has of part blockIdx.y: kOwn channels, from channel() on.
+template <bool kColumns, int V>
 struct ChannelTeam {
-  static constexpr int kStep = kColumns ? kChannelThreads / 32 : kChannelThreads;
-  static __device__ int rank() { return static_cast<int>(kColumns ? threadIdx.x / 32 : threadIdx.x); }
-  static __device__ std::int64_t channel() {
-    return kColumns ? std::int64_t{blockIdx.x} * 32 + threadIdx.x % 32 : std::int64_t{blockIdx.x};
+  static constexpr int kOwn = kColumns ? V : 1;
+  static constexpr int kWarps = kChannelThreads / 32;
+  static constexpr int kScratch = kColumns ? V * kChannelThreads : kWarps;  // doubles
+  ChannelPlan plan;
+
+  __device__ int lanes() const { return 1 << plan.across; }
+  __device__ int rank() const { return static_cast<int>(kColumns ? threadIdx.x >> plan.across : threadIdx.x); }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) & (lanes() - 1); }
+  __device__ std::int64_t channel() const {
+    return kColumns ? ((std::int64_t{blockIdx.x} << plan.across) + lane()) * V : std::int64_t{blockIdx.x};
   }
-  // Over the threads of a channel; scratch: [kChannelThreads].
-  static __device__ double sum(double x, double* scratch) {
+  // Over the threads of a channel, for each of kOwn channels.
+  __device__ void add_up(double (&x)[kOwn], double* scratch) const {
     if constexpr (kColumns) {
-      scratch[threadIdx.x] = x;
-      __syncthreads();
-      x = scratch[threadIdx.x % 32];
+      const int warp = static_cast<int>(threadIdx.x / 32), in_warp = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-      for (int k = 1; k < kStep; ++k) x += scratch[k * 32 + threadIdx.x % 32];
+      for (int k = 0; k < kOwn; ++k) {
+        for (int apart = 16; apart >= lanes(); apart /= 2) x[k] += from_lane_xor(x[k], apart);
+        if (in_warp < lanes()) scratch[(k * kWarps + warp) * 32 + in_warp] = x[k];
+      }
       __syncthreads();
-      return x;
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) {
+        x[k] = scratch[k * kWarps * 32 + lane()];
+        for (int w = 1; w < kWarps; ++w) x[k] += scratch[(k * kWarps + w) * 32 + lane()];
+      }
+      __syncthreads();
     } else {
-      return block_sum<kChannelThreads>(x, scratch);
+      x[0] = block_sum<kChannelThreads>(x[0], scratch);
     }
   }
-  // f(offset) for this thread's chunks of part blockIdx.y.
-  template <int V, class F>
-  static __device__ void each(const ChannelPlan& plan, F&& f) {
+  // f(offset) for this thread's chunks.
+  template <class F>
+  __device__ void each(F&& f) const {
     const std::int64_t j = channel();
     if (j >= plan.c) return;
     const std::int64_t begin = blockIdx.y * plan.part,
                        end = plan.items - begin < plan.part ? plan.items : begin + plan.part;
+    const std::int64_t step = kColumns ? kChannelThreads >> plan.across : kChannelThreads;
 #pragma unroll 4
-    for (std::int64_t u = begin + rank(); u < end; u += kStep) {
+    for (std::int64_t u = begin + rank(); u < end; u += step) {
       const std::int64_t i = kColumns ? u : plan.in_row.quotient(u),
                          e = kColumns ? 0 : u - i * static_cast<std::int64_t>(plan.in_row.divisor);
       f((i * plan.c + j) * plan.s + e * V);
     }
   }
-  static __device__ void leave(const ChannelPlan& plan, double* parts, double a, double b) {
+  __device__ void leave(double* parts, const double (&a)[kOwn], const double (&b)[kOwn]) const {
     if (rank() != 0 || channel() >= plan.c) return;
-    double* const out = parts + 2 * (blockIdx.y * plan.c + channel());
-    out[0] = a;
-    out[1] = b;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      double* const out = parts + 2 * (blockIdx.y * plan.c + channel() + k);
+      out[0] = a[k];
+      out[1] = b[k];
+    }
   }
+  // The elements of a channel that part blockIdx.y has.
+  __device__ std::int64_t elements() const { return plan.elements(blockIdx.y, kColumns ? 1 : V); }
 };
 template <class T, int V, class S>
 __device__ __forceinline__ Vec<T, V> chunk_at(const S* p, bool vectors) {
@@ -103,99 +139,11 @@ __device__ __forceinline__ Vec<T, V> chunk_at(const S* p, bool vectors) {
   return v;
 }
 
-// parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the
-// mean, so that the squares of a channel far from zero keep their digits.
-template <class T, class S, int V, bool kColumns>
-__global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, double* parts, ChannelPlan plan,
-                                                                   bool vectors) {
-  using A = Accum<T>;
-  using Of = ChannelTeam<kColumns>;
-  LEVIN_SHARED(double, scratch, kChannelThreads);
-  A guess = 0, sum = 0, square = 0;
-  std::int64_t count = 0;
-  Of::template each<V>(plan, [&](std::int64_t at) {
-    const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
-    if (count == 0) guess = A(v[0]);
-    count += V;
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const A d = A(v[j]) - guess;
-      sum += d;
-      square += d * d;
-    }
-  });
-  const double shift = count > 0 ? double(sum / A(count)) : 0.0, own = double(guess) + shift,
-               around = double(square) - double(sum) * shift;
-  const std::int64_t elements = plan.elements(blockIdx.y, V);
-  const double mean = elements > 0 ? Of::sum(own * double(count), scratch) / double(elements) : 0.0;
-  Of::leave(plan, parts, mean, Of::sum(around + double(count) * (own - mean) * (own - mean), scratch));
-}
-
-// parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
-template <class T, class S, int V, bool kColumns>
-__global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, const S* x, const Accum<T>* mean,
-                                                                const Accum<T>* rstd, std::int64_t per, double* parts,
-                                                                ChannelPlan plan, bool vectors) {
-  using A = Accum<T>;
-  using Of = ChannelTeam<kColumns>;
-  LEVIN_SHARED(double, scratch, kChannelThreads);
-  const std::int64_t j = Of::channel() / per;
-  const bool inside = Of::channel() < plan.c;
-  const A mu = inside ? mean[j] : A(0), scale = inside ? rstd[j] : A(0);
-  A of_g = 0, of_h = 0;
-  Of::template each<V>(plan, [&](std::int64_t at) {
-    const Vec<T, V> g = chunk_at<T, V>(gy + at, vectors), v = chunk_at<T, V>(x + at, vectors);
-#pragma unroll
-    for (int k = 0; k < V; ++k) {
-      of_g += A(g[k]);
-      of_h += A(g[k]) * ((A(v[k]) - mu) * scale);
-    }
-  });
-  const double a = Of::sum(double(of_g), scratch);
-  Of::leave(plan, parts, a, Of::sum(double(of_h), scratch));
-}
-
 // Four coefficients of a channel, or of a sample's channel.
 template <class A>
 struct alignas(16) Coefficients {
   A p, q, r, m;
 };
-// out = gy * p + (x - m) * q + r for [.., count, s]; gy or x may be null. `count` rows of coefficients repeat.
-template <class T, class S, class O, int V>
-__global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, const S* x,
-                                                                 const Coefficients<Accum<T>>* table, O* out,
-                                                                 std::int64_t items, Divider in_row, Divider count,
-                                                                 bool vectors) {
-  using A = Accum<T>;
-  const std::int64_t step = std::int64_t{gridDim.x} * kChannelThreads;
-  for (std::int64_t u = std::int64_t{blockIdx.x} * kChannelThreads + threadIdx.x; u < items; u += step) {
-    const std::int64_t row = in_row.quotient(u);
-    const Coefficients<A> k = table[row - count.quotient(row) * static_cast<std::int64_t>(count.divisor)];
-    A y[V];
-#pragma unroll
-    for (int j = 0; j < V; ++j) y[j] = k.r;
-    if (x != nullptr) {
-      const Vec<T, V> v = chunk_at<T, V>(x + u * V, vectors);
-#pragma unroll
-      for (int j = 0; j < V; ++j) y[j] += (A(v[j]) - k.m) * k.q;
-    }
-    if (gy != nullptr) {
-      const Vec<T, V> g = chunk_at<T, V>(gy + u * V, vectors);
-#pragma unroll
-      for (int j = 0; j < V; ++j) y[j] += A(g[j]) * k.p;
-    }
-    Vec<O, V> v;
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = O(y[j]);
-    if (vectors) {
-      store(out + u * V, v);
-    } else {
-#pragma unroll
-      for (int j = 0; j < V; ++j) out[u * V + j] = v[j];
-    }
-  }
-}
-
 // Running statistics, and how they follow a batch's. Without `mean` there are none. Where `average` is set, count has
 // grown already.
 template <class A>
@@ -239,31 +187,243 @@ __device__ __forceinline__ A or_else(const A* p, std::int64_t i, A missing) {
 // The forwards' coefficients: a team a channel of the plan, which has `per` rows of the table and as many parameters of
 // c. unbiased may be null.
 template <class A>
-__global__ void norm_coefficients(const double* parts, ChannelPlan plan, int v, const A* w, const A* b, A eps, A* mean,
-                                  A* rstd, A* unbiased, Running<A> running, Coefficients<A>* table, LaneTeams teams,
-                                  std::int64_t per, std::int64_t c) {
-  const std::int64_t k = teams.team();
-  Moments of;
-  teams.each(plan.parts, [&](std::int64_t part) {
-    const double* const at = parts + 2 * (part * plan.c + k);
-    of = JoinMoments{}(of, {double(plan.elements(part, v)), at[0], at[1]});
-  });
-  of = teams.joined(of, JoinMoments{});
-  if (k >= teams.count) return;
-  const double count = double(plan.items) * v;
-  const A mu = A(of.mean), scale = math::rsqrt(A(of.square / count) + eps);
-  if (teams.lane() == 0) {
-    mean[k] = mu;
-    rstd[k] = scale;
-    const A of_sample = A(of.square / (count - 1));
-    if (unbiased != nullptr) unbiased[k] = of_sample;
-    running.follow(k, mu, of_sample);
+struct NormFinish {
+  const A *w, *b;
+  A eps;
+  A *mean, *rstd, *unbiased;
+  Running<A> running;
+  Coefficients<A>* table;
+  std::int64_t per, c;
+  int v;  // elements of a plan's item that are of one channel
+  LaneTeams teams;
+  unsigned* ticket;  // null: in a launch of its own
+
+  __device__ void write(const double* parts, const ChannelPlan& plan, std::int64_t k) const {
+    Moments of;
+    teams.each(k, plan.parts, [&](std::int64_t part) {
+      const double* const at = parts + 2 * (part * plan.c + k);
+      of = JoinMoments{}(of, {double(plan.elements(part, v)), at[0], at[1]});
+    });
+    of = teams.joined(of, JoinMoments{});
+    if (k >= teams.count) return;
+    const double count = double(plan.items) * v;
+    const A mu = A(of.mean), scale = math::rsqrt(A(of.square / count) + eps);
+    if (teams.lane() == 0) {
+      mean[k] = mu;
+      rstd[k] = scale;
+      const A of_sample = A(of.square / (count - 1));
+      if (unbiased != nullptr) unbiased[k] = of_sample;
+      running.follow(k, mu, of_sample);
+    }
+    const std::int64_t row = k * per, j = row % c;
+    teams.each(k, per, [&](std::int64_t i) {
+      table[row + i] = {A(0), scale * or_else(w, j + i, A(1)), or_else(b, j + i, A(0)), mu};
+    });
   }
-  const std::int64_t row = k * per, j = row % c;
-  teams.each(per, [&](std::int64_t i) {
-    table[row + i] = {A(0), scale * or_else(w, j + i, A(1)), or_else(b, j + i, A(0)), mu};
+};
+// gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. A team a channel; table may be null.
+template <class A>
+struct GradientFinish {
+  const A *w, *mean, *rstd;
+  A *gw, *gb;
+  Coefficients<A>* table;
+  int v;
+  LaneTeams teams;
+  unsigned* ticket;
+
+  __device__ void write(const double* parts, const ChannelPlan& plan, std::int64_t j) const {
+    double of_g = 0, of_h = 0;
+    teams.each(j, plan.parts, [&](std::int64_t part) {
+      const double* const at = parts + 2 * (part * plan.c + j);
+      of_g += at[0];
+      of_h += at[1];
+    });
+    of_g = teams.joined(of_g, Plus{});
+    of_h = teams.joined(of_h, Plus{});
+    if (j >= teams.count || teams.lane() != 0) return;
+    if (gb != nullptr) gb[j] = A(of_g);
+    if (gw != nullptr) gw[j] = A(of_h);
+    if (table == nullptr) return;
+    const double count = double(plan.items) * v;
+    const A p = rstd[j] * or_else(w, j, A(1));
+    table[j] = {p, -p * rstd[j] * A(of_h / count), -p * A(of_g / count), mean[j]};
+  }
+};
+struct NoFinish {
+  unsigned* ticket = nullptr;
+  LaneTeams teams{};
+  __device__ void write(const double*, const ChannelPlan&, std::int64_t) const {}
+};
+// In the block that comes last, where the launch has a ticket.
+template <class Finish>
+__device__ __forceinline__ void finish_last(const Finish& finish, const double* parts, const ChannelPlan& plan) {
+  if (finish.ticket == nullptr || !is_last_block(finish.ticket, gridDim.x * gridDim.y)) return;
+  finish.teams.by_one_block([&](std::int64_t k) { finish.write(parts, plan, k); });
+}
+template <class Finish>
+__global__ void finish_channels(Finish finish, const double* parts, ChannelPlan plan) {
+  finish.write(parts, plan, finish.teams.team());
+}
+
+// Gradients where relu let numbers pass.
+template <class T, int V>
+__device__ __forceinline__ void rectify(Vec<T, V>& g, const Vec<T, V>& y) {
+#pragma unroll
+  for (int j = 0; j < V; ++j) g[j] = T(Accum<T>(g[j]) * (Accum<T>(y[j]) > Accum<T>(0) ? Accum<T>(1) : Accum<T>(0)));
+}
+
+// parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the
+// mean, so that the squares of a channel far from zero keep their digits.
+template <class T, class S, int V, bool kColumns>
+__global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, double* parts, ChannelPlan plan,
+                                                                   NormFinish<Accum<T>> finish, bool vectors) {
+  using A = Accum<T>;
+  using Of = ChannelTeam<kColumns, V>;
+  constexpr int kOwn = Of::kOwn;
+  LEVIN_SHARED(double, scratch, Of::kScratch);
+  const Of of{plan};
+  A guess[kOwn] = {}, sum[kOwn] = {}, square[kOwn] = {};
+  std::int64_t count = 0;
+  of.each([&](std::int64_t at) {
+    const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
+    if (count == 0) {
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) guess[k] = A(v[k]);
+    }
+    count += kColumns ? 1 : V;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const int k = kColumns ? j : 0;
+      const A d = A(v[j]) - guess[k];
+      sum[k] += d;
+      square[k] += d * d;
+    }
+  });
+  const std::int64_t elements = of.elements();
+  double own[kOwn], mean[kOwn], around[kOwn];
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    const double shift = count > 0 ? double(sum[k] / A(count)) : 0.0;
+    own[k] = double(guess[k]) + shift;
+    around[k] = double(square[k]) - double(sum[k]) * shift;
+    mean[k] = own[k] * double(count);
+  }
+  of.add_up(mean, scratch);
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    mean[k] = elements > 0 ? mean[k] / double(elements) : 0.0;
+    around[k] += double(count) * (own[k] - mean[k]) * (own[k] - mean[k]);
+  }
+  of.add_up(around, scratch);
+  of.leave(parts, mean, around);
+  finish_last(finish, parts, plan);
+}
+
+// parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
+template <class T, class S, int V, bool kColumns, class Finish>
+__global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, const S* x, const T* y,
+                                                                const Accum<T>* mean, const Accum<T>* rstd,
+                                                                std::int64_t per, double* parts, ChannelPlan plan,
+                                                                Finish finish, bool vectors) {
+  using A = Accum<T>;
+  using Of = ChannelTeam<kColumns, V>;
+  constexpr int kOwn = Of::kOwn;
+  LEVIN_SHARED(double, scratch, Of::kScratch);
+  const Of of{plan};
+  const std::int64_t first = of.channel();
+  A mu[kOwn] = {}, scale[kOwn] = {}, of_g[kOwn] = {}, of_h[kOwn] = {};
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    if (first + k >= plan.c) continue;
+    mu[k] = mean[(first + k) / per];
+    scale[k] = rstd[(first + k) / per];
+  }
+  of.each([&](std::int64_t at) {
+    Vec<T, V> g = chunk_at<T, V>(gy + at, vectors);
+    const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
+    if (y != nullptr) rectify(g, chunk_at<T, V>(y + at, vectors));
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const int k = kColumns ? j : 0;
+      of_g[k] += A(g[j]);
+      of_h[k] += A(g[j]) * ((A(v[j]) - mu[k]) * scale[k]);
+    }
+  });
+  double a[kOwn], b[kOwn];
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    a[k] = double(of_g[k]);
+    b[k] = double(of_h[k]);
+  }
+  of.add_up(a, scratch);
+  of.add_up(b, scratch);
+  of.leave(parts, a, b);
+  finish_last(finish, parts, plan);
+}
+
+// out = gy * p + (x - m) * q + r, and `last`; gy or x may be null, of(j) gives the coefficients of element j.
+template <int V, class T, class S, class O, class Of>
+__device__ __forceinline__ void apply_chunk(const T* gy, const S* x, const T* y, O* out, const Last<T>& last,
+                                            std::int64_t at, bool vectors, const Of& of) {
+  using A = Accum<T>;
+  A sum[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) sum[j] = of(j).r;
+  if (x != nullptr) {
+    const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] += (A(v[j]) - of(j).m) * of(j).q;
+  }
+  if (gy != nullptr) {
+    Vec<T, V> g = chunk_at<T, V>(gy + at, vectors);
+    if (y != nullptr) rectify(g, chunk_at<T, V>(y + at, vectors));
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] += A(g[j]) * of(j).p;
+  }
+  if (last.residual != nullptr) {
+    const Vec<T, V> more = chunk_at<T, V>(last.residual + at, vectors);
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] += A(more[j]);
+  }
+  const bool rectifies = last.rectify == Rectify::yes;
+  Vec<O, V> v;
+#pragma unroll
+  for (int j = 0; j < V; ++j) v[j] = O(rectifies && sum[j] < A(0) ? A(0) : sum[j]);
+  if (vectors) {
+    store(out + at, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < V; ++j) out[at + j] = v[j];
+  }
+}
+// For [.., count, s]; `count` rows of coefficients repeat.
+template <class T, class S, class O, int V>
+__global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, const S* x, const T* y,
+                                                                 const Coefficients<Accum<T>>* table, O* out,
+                                                                 Last<T> last, std::int64_t items, Divider in_row,
+                                                                 Divider count, bool vectors) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kChannelThreads;
+  for (std::int64_t u = std::int64_t{blockIdx.x} * kChannelThreads + threadIdx.x; u < items; u += step) {
+    const std::int64_t row = in_row.quotient(u);
+    const Coefficients<Accum<T>> k = table[row - count.quotient(row) * static_cast<std::int64_t>(count.divisor)];
+    apply_chunk<V>(gy, x, y, out, last, u * V, vectors, [&](int) -> const Coefficients<Accum<T>>& { return k; });
+  }
+}
+// For rows [rows, c] of channels, with the blocks of the plan.
+template <class T, int V>
+__global__ __launch_bounds__(kChannelThreads) void column_apply(const T* gy, const T* x, const T* y,
+                                                                const Coefficients<Accum<T>>* table, T* out,
+                                                                Last<T> last, ChannelPlan plan, bool vectors) {
+  const ChannelTeam<true, V> of{plan};
+  Coefficients<Accum<T>> k[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j)
+    if (of.channel() + j < plan.c) k[j] = table[of.channel() + j];
+  of.each([&](std::int64_t at) {
+    apply_chunk<V>(gy, x, y, out, last, at, vectors, [&](int j) -> const Coefficients<Accum<T>>& { return k[j]; });
   });
 }
+
 template <class A>
 __global__ void eval_coefficients(const A* w, const A* b, const A* mean, const A* var, A eps, Coefficients<A>* forward,
                                   Coefficients<A>* backward, A* rstd, std::int64_t c) {
@@ -282,27 +442,6 @@ __global__ void variance_of_rstd(const A* mean, const A* rstd, A eps, double cou
   const double r = double(rstd[j]), v = (1 / (r * r) - double(eps)) * (count / (count - 1));
   unbiased[j] = A(v < 0 ? 0.0 : v);  // a NaN stays one
   if (mean != nullptr) running.follow(j, mean[j], unbiased[j]);
-}
-// gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. A team a channel; table may be null.
-template <class A>
-__global__ void batch_norm_gradients(const double* parts, ChannelPlan plan, int v, const A* w, const A* mean,
-                                     const A* rstd, A* gw, A* gb, Coefficients<A>* table, LaneTeams teams) {
-  const std::int64_t j = teams.team();
-  double of_g = 0, of_h = 0;
-  teams.each(plan.parts, [&](std::int64_t part) {
-    const double* const at = parts + 2 * (part * plan.c + j);
-    of_g += at[0];
-    of_h += at[1];
-  });
-  of_g = teams.joined(of_g, Plus{});
-  of_h = teams.joined(of_h, Plus{});
-  if (j >= teams.count || teams.lane() != 0) return;
-  if (gb != nullptr) gb[j] = A(of_g);
-  if (gw != nullptr) gw[j] = A(of_h);
-  if (table == nullptr) return;
-  const double count = double(plan.items) * v;
-  const A p = rstd[j] * or_else(w, j, A(1));
-  table[j] = {p, -p * rstd[j] * A(of_h / count), -p * A(of_g / count), mean[j]};
 }
 // The plan has the channels of all samples for its channels, `width` of them a group of `elements`. A team a group.
 template <class A>
@@ -352,70 +491,94 @@ inline constexpr int kCoefficientThreads = 128;
 [[nodiscard]] inline Grid a_team_each(const LaneTeams& teams) { return a_thread_each(teams.count * teams.lanes()); }
 template <class T, class F>
 void with_chunk(const ChannelPlan& plan, F&& f) {
+  const auto with = [&](auto v) { plan.columns ? f(v, std::true_type{}) : f(v, std::false_type{}); };
   if (plan.chunks)
-    f(std::integral_constant<int, kVec<T>>{}, std::false_type{});
-  else if (plan.columns)
-    f(std::integral_constant<int, 1>{}, std::true_type{});
+    with(std::integral_constant<int, kVec<T>>{});
   else
-    f(std::integral_constant<int, 1>{}, std::false_type{});
+    with(std::integral_constant<int, 1>{});
 }
-[[nodiscard]] inline Grid channel_grid(const ChannelPlan& plan) {
-  const std::int64_t blocks = plan.columns ? (plan.c + 31) / 32 : plan.c;
-  return {.blocks = {static_cast<unsigned>(blocks), static_cast<unsigned>(plan.parts), 1}, .threads = kChannelThreads};
+[[nodiscard]] inline Grid channel_grid(const ChannelPlan& plan, int v) {
+  return {.blocks = {static_cast<unsigned>(plan.across_blocks(v)), static_cast<unsigned>(plan.parts), 1},
+          .threads = kChannelThreads};
 }
+// Elements of a plan's item that are of one channel.
 template <class T>
 [[nodiscard]] int chunk_of(const ChannelPlan& plan) {
-  return plan.chunks ? kVec<T> : 1;
+  return plan.chunks && !plan.columns ? kVec<T> : 1;
+}
+// The ticket of a finish that writes `rows` rows, or null where it has a launch of its own.
+inline constexpr std::int64_t kMostRowsOfLastBlock = 4096;
+[[nodiscard]] inline unsigned* finish_ticket(const Gpu& on, std::int64_t rows) {
+  return rows <= kMostRowsOfLastBlock ? on.tickets() : nullptr;
+}
+template <class Finish>
+void launch_finish(const Gpu& on, const Finish& finish, const double* parts, const ChannelPlan& plan) {
+  if (finish.ticket == nullptr && finish.teams.count > 0)
+    on.launch(finish_channels<Finish>, a_team_each(finish.teams), finish, parts, plan);
 }
 [[nodiscard]] inline bool all_aligned(int v, std::initializer_list<const void*> pointers) {
   return v == 1 || std::all_of(pointers.begin(), pointers.end(), aligned16);
 }
 
+// The moments of channels, and what `finish` makes of them; its teams, ticket and v are set here.
 template <class T, class S>
-void launch_moments(const Gpu& on, const S* x, double* parts, const ChannelPlan& plan) {
+void launch_moments(const Gpu& on, const S* x, double* parts, const ChannelPlan& plan, NormFinish<Accum<T>> finish) {
+  if (plan.c == 0) return;
+  finish.v = chunk_of<T>(plan);
+  finish.teams = lane_teams(plan.c, std::max(plan.parts, finish.per));
+  finish.ticket = finish_ticket(on, plan.c * finish.per);
   with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
-    on.launch(channel_moments<T, S, V, kColumns>, channel_grid(plan), x, parts, plan, all_aligned(V, {x}));
+    on.launch(channel_moments<T, S, V, kColumns>, channel_grid(plan, V), x, parts, plan, finish, all_aligned(V, {x}));
+  });
+  launch_finish(on, finish, parts, plan);
+}
+template <class T, class S, class Finish = NoFinish>
+void launch_sums(const Gpu& on, const T* gy, const S* x, const T* y, const Accum<T>* mean, const Accum<T>* rstd,
+                 std::int64_t per, double* parts, const ChannelPlan& plan, const Finish& finish = {}) {
+  if (plan.c == 0) return;
+  with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
+    on.launch(channel_sums<T, S, V, kColumns, Finish>, channel_grid(plan, V), gy, x, y, mean, rstd, per, parts, plan,
+              finish, all_aligned(V, {gy, x, y}));
   });
 }
-template <class T, class S>
-void launch_sums(const Gpu& on, const T* gy, const S* x, const Accum<T>* mean, const Accum<T>* rstd, std::int64_t per,
-                 double* parts, const ChannelPlan& plan) {
-  with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
-    on.launch(channel_sums<T, S, V, kColumns>, channel_grid(plan), gy, x, mean, rstd, per, parts, plan,
-              all_aligned(V, {gy, x}));
-  });
-}
+// The sums of a batch norm's gradients, with gw and gb, and the coefficients of gx unless table is null.
 template <class T>
-void launch_coefficients(const Gpu& on, const double* parts, const ChannelPlan& plan, const Accum<T>* w,
-                         const Accum<T>* b, double eps, Accum<T>* mean, Accum<T>* rstd, Accum<T>* unbiased,
-                         const Running<Accum<T>>& running, Coefficients<Accum<T>>* table, std::int64_t per,
-                         std::int64_t c) {
-  if (c == 0) return;
-  const LaneTeams teams = lane_teams(plan.c, std::max(plan.parts, per));
-  on.launch(norm_coefficients<Accum<T>>, a_team_each(teams), parts, plan, chunk_of<T>(plan), w, b,
-            static_cast<Accum<T>>(eps), mean, rstd, unbiased, running, table, teams, per, c);
-}
-template <class T>
-void launch_gradients(const Gpu& on, const double* parts, const ChannelPlan& plan, const Accum<T>* w,
-                      const Accum<T>* mean, const Accum<T>* rstd, Accum<T>* gw, Accum<T>* gb,
-                      Coefficients<Accum<T>>* table) {
-  const LaneTeams teams = lane_teams(plan.c, plan.parts);
-  on.launch(batch_norm_gradients<Accum<T>>, a_team_each(teams), parts, plan, chunk_of<T>(plan), w, mean, rstd, gw, gb,
-            table, teams);
+void launch_gradients(const Gpu& on, const T* gy, const T* x, const T* y, const Accum<T>* w, const Accum<T>* mean,
+                      const Accum<T>* rstd, Accum<T>* gw, Accum<T>* gb, Coefficients<Accum<T>>* table, double* parts,
+                      const ChannelPlan& plan) {
+  const GradientFinish<Accum<T>> finish{
+      w, mean, rstd, gw, gb, table, chunk_of<T>(plan), lane_teams(plan.c, plan.parts), finish_ticket(on, plan.c)};
+  launch_sums(on, gy, x, y, mean, rstd, 1, parts, plan, finish);
+  launch_finish(on, finish, parts, plan);
 }
 // `rows` of coefficients for the rows of s elements of [n, c, s].
 template <class T, class S, class O>
-void launch_apply(const Gpu& on, const T* gy, const S* x, const Coefficients<Accum<T>>* table, std::int64_t rows,
-                  O* out, std::int64_t n, std::int64_t c, std::int64_t s) {
+void launch_apply(const Gpu& on, const T* gy, const S* x, const T* y, const Coefficients<Accum<T>>* table,
+                  std::int64_t rows, O* out, const Last<T>& last, std::int64_t n, std::int64_t c, std::int64_t s) {
   if (n * c * s == 0) return;
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
     const std::int64_t items = n * c * s / V, blocks = (items + kChannelThreads - 1) / kChannelThreads;
     on.launch(
         channel_apply<T, S, O, V>,
         Grid{.blocks = static_cast<unsigned>(std::min(blocks, 16 * kMultiprocessors)), .threads = kChannelThreads}, gy,
-        x, table, out, items, Divider(s / V), Divider(rows), all_aligned(V, {gy, x, out}));
+        x, y, table, out, last, items, Divider(s / V), Divider(rows), all_aligned(V, {gy, x, y, out, last.residual}));
   };
   if (s % kVec<T> == 0)
+    launch(std::integral_constant<int, kVec<T>>{});
+  else
+    launch(std::integral_constant<int, 1>{});
+}
+// The same for batch norm, whose coefficients are those of a channel.
+template <class T>
+void launch_channels(const Gpu& on, const T* gy, const T* x, const T* y, const Coefficients<Accum<T>>* table, T* out,
+                     const Last<T>& last, const ChannelPlan& plan) {
+  if (!plan.columns) return launch_apply<T>(on, gy, x, y, table, plan.c, out, last, plan.n, plan.c, plan.s);
+  if (plan.n * plan.c == 0) return;
+  const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+    on.launch(column_apply<T, V>, channel_grid(plan, V), gy, x, y, table, out, last, plan,
+              all_aligned(V, {gy, x, y, out, last.residual}));
+  };
+  if (plan.chunks)
     launch(std::integral_constant<int, kVec<T>>{});
   else
     launch(std::integral_constant<int, 1>{});
@@ -425,11 +588,13 @@ void launch_apply(const Gpu& on, const T* gy, const S* x, const Coefficients<Acc
 // group norm).
 template <class T>
 void batch_norm_train(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
-                      Accum<T>* rstd, Accum<T>* unbiased, const Running<Accum<T>>& running, const ChannelPlan& plan,
-                      double eps, double* parts, Coefficients<Accum<T>>* table) {
-  launch_moments<T>(on, x, parts, plan);
-  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, unbiased, running, table, 1, plan.c);
-  launch_apply<T>(on, nullptr, x, table, plan.c, y, plan.n, plan.c, plan.s);
+                      Accum<T>* rstd, Accum<T>* unbiased, const Running<Accum<T>>& running, const Last<T>& last,
+                      const ChannelPlan& plan, double eps, double* parts, Coefficients<Accum<T>>* table) {
+  using A = Accum<T>;
+  launch_moments<T>(
+      on, x, parts, plan,
+      NormFinish<A>{w, b, static_cast<A>(eps), mean, rstd, unbiased, running, table, 1, plan.c, 1, {}, nullptr});
+  launch_channels<T>(on, nullptr, x, nullptr, table, y, last, plan);
 }
 // What running statistics take of a batch of `count` elements a channel whose rstd = 1 / sqrt(var + eps) another has
 // computed: count / (count - 1) var, at least 0 where rounding has lost var beside eps.
@@ -441,43 +606,43 @@ void unbiased_variance(const Gpu& on, const A* mean, const A* rstd, double eps, 
 }
 template <class T>
 void batch_norm_eval(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, const Accum<T>* running_mean,
-                     const Accum<T>* running_var, T* y, std::int64_t n, std::int64_t c, std::int64_t s, double eps,
+                     const Accum<T>* running_var, T* y, const Last<T>& last, const ChannelPlan& plan, double eps,
                      Coefficients<Accum<T>>* table) {
   using A = Accum<T>;
-  on.launch(eval_coefficients<A>, a_thread_each(c), w, b, running_mean, running_var, static_cast<A>(eps), table,
-            nullptr, nullptr, c);
-  launch_apply<T>(on, nullptr, x, table, c, y, n, c, s);
+  on.launch(eval_coefficients<A>, a_thread_each(plan.c), w, b, running_mean, running_var, static_cast<A>(eps), table,
+            nullptr, nullptr, plan.c);
+  launch_channels<T>(on, nullptr, x, nullptr, table, y, last, plan);
 }
 template <class T>
-void batch_norm_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
+void batch_norm_backward(const Gpu& on, const T* gy, const T* x, const T* y, const Accum<T>* w, const Accum<T>* mean,
                          const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, const ChannelPlan& plan,
                          double* parts, Coefficients<Accum<T>>* table) {
-  launch_sums(on, gy, x, mean, rstd, 1, parts, plan);
-  launch_gradients<T>(on, parts, plan, w, mean, rstd, gw, gb, gx != nullptr ? table : nullptr);
-  if (gx != nullptr) launch_apply(on, gy, x, table, plan.c, gx, plan.n, plan.c, plan.s);
+  launch_gradients(on, gy, x, y, w, mean, rstd, gw, gb, gx != nullptr ? table : nullptr, parts, plan);
+  if (gx != nullptr) launch_channels(on, gy, x, y, table, gx, {}, plan);
 }
 // rstd: [c] of scratch memory.
 template <class T>
-void batch_norm_eval_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* running_mean,
-                              const Accum<T>* running_var, T* gx, Accum<T>* gw, Accum<T>* gb, const ChannelPlan& plan,
-                              double eps, double* parts, Coefficients<Accum<T>>* table, Accum<T>* rstd) {
+void batch_norm_eval_backward(const Gpu& on, const T* gy, const T* x, const T* y, const Accum<T>* w,
+                              const Accum<T>* running_mean, const Accum<T>* running_var, T* gx, Accum<T>* gw,
+                              Accum<T>* gb, const ChannelPlan& plan, double eps, double* parts,
+                              Coefficients<Accum<T>>* table, Accum<T>* rstd) {
   using A = Accum<T>;
   on.launch(eval_coefficients<A>, a_thread_each(plan.c), w, nullptr, running_mean, running_var, static_cast<A>(eps),
             nullptr, table, rstd, plan.c);
-  if (gw != nullptr || gb != nullptr) {
-    launch_sums(on, gy, x, running_mean, rstd, 1, parts, plan);
-    launch_gradients<T>(on, parts, plan, w, running_mean, rstd, gw, gb, nullptr);
-  }
-  if (gx != nullptr) launch_apply(on, gy, static_cast<const T*>(nullptr), table, plan.c, gx, plan.n, plan.c, plan.s);
+  if (gw != nullptr || gb != nullptr)
+    launch_gradients<T>(on, gy, x, y, w, running_mean, rstd, gw, gb, nullptr, parts, plan);
+  if (gx != nullptr) launch_channels<T>(on, gy, nullptr, y, table, gx, {}, plan);
 }
 // plan: of [1, n * groups, c / groups * s].
 template <class T, class S>
 void group_norm(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean, Accum<T>* rstd,
                 std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t groups, const ChannelPlan& plan,
                 double eps, double* parts, Coefficients<Accum<T>>* table) {
-  launch_moments<T>(on, x, parts, plan);
-  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, nullptr, {}, table, c / groups, c);
-  launch_apply<T>(on, nullptr, x, table, n * c, y, n, c, s);
+  using A = Accum<T>;
+  launch_moments<T>(
+      on, x, parts, plan,
+      NormFinish<A>{w, b, static_cast<A>(eps), mean, rstd, nullptr, {}, table, c / groups, c, 1, {}, nullptr});
+  launch_apply<T>(on, nullptr, x, nullptr, table, n * c, y, {}, n, c, s);
 }
 // plan: of [1, n * c, s].
 template <class T, class S>
@@ -487,7 +652,7 @@ void group_norm_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>*
                          Coefficients<Accum<T>>* table) {
   using A = Accum<T>;
   const std::int64_t width = c / groups;
-  launch_sums(on, gy, x, mean, rstd, width, parts, plan);
+  launch_sums(on, gy, x, static_cast<const T*>(nullptr), mean, rstd, width, parts, plan);
   if (gw != nullptr || gb != nullptr) {
     const LaneTeams teams = lane_teams(c, n * plan.parts);
     on.launch(group_norm_gradients<A>, a_team_each(teams), parts, plan, gw, gb, teams, n, c);
@@ -496,7 +661,7 @@ void group_norm_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>*
   const LaneTeams teams = lane_teams(n * groups, width * plan.parts);
   on.launch(group_norm_coefficients<A>, a_team_each(teams), parts, plan, w, mean, rstd, table, teams, Divider(width), c,
             width * s);
-  launch_apply(on, gy, x, table, n * c, gx, n, c, s);
+  launch_apply(on, gy, x, static_cast<const T*>(nullptr), table, n * c, gx, {}, n, c, s);
 }
 
 }  // namespace levin::kernels::gpu

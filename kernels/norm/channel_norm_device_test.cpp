@@ -80,16 +80,36 @@ TEST_CASE("statistics and gradients of a channel add its parts pair by pair and 
   SUBCASE("of the batch") {
     const std::vector<double> parts = large_and_ones(kChannels, 3);  // equal means: their squares are added
     std::vector<double> mean(n), rstd(n), unbiased(n);
-    gpu::launch_coefficients<double>(on_device(), parts.data(), plan, nullptr, nullptr, 0, mean.data(), rstd.data(),
-                                     unbiased.data(), {}, table.data(), 1, kChannels);
+    const gpu::NormFinish<double> finish{.w = nullptr,
+                                         .b = nullptr,
+                                         .eps = 0,
+                                         .mean = mean.data(),
+                                         .rstd = rstd.data(),
+                                         .unbiased = unbiased.data(),
+                                         .running = {},
+                                         .table = table.data(),
+                                         .per = 1,
+                                         .c = kChannels,
+                                         .v = 1,
+                                         .teams = gpu::lane_teams(kChannels, kParts),
+                                         .ticket = nullptr};
+    gpu::launch_finish(on_device(), finish, parts.data(), plan);
     for (const double m : mean) CHECK(m == 3);
     for (const double v : unbiased) CHECK(v == kAddedByLanes / (kParts - 1));
   }
   SUBCASE("of batch norm's gradients") {
     const std::vector<double> parts = large_and_ones(kChannels, 2);
     std::vector<double> gw(n), gb(n);
-    gpu::launch_gradients<double>(on_device(), parts.data(), plan, nullptr, zeros.data(), ones.data(), gw.data(),
-                                  gb.data(), table.data());
+    const gpu::GradientFinish<double> finish{.w = nullptr,
+                                             .mean = zeros.data(),
+                                             .rstd = ones.data(),
+                                             .gw = gw.data(),
+                                             .gb = gb.data(),
+                                             .table = table.data(),
+                                             .v = 1,
+                                             .teams = gpu::lane_teams(kChannels, kParts),
+                                             .ticket = nullptr};
+    gpu::launch_finish(on_device(), finish, parts.data(), plan);
     for (const double g : gb) CHECK(g == 2 * kParts);
     for (const double g : gw) CHECK(g == kAddedByLanes);
     for (const auto& k : table) CHECK(k.q == -kAddedByLanes / kParts);
@@ -138,7 +158,7 @@ TEST_CASE(
   std::vector<float> y(x.size()), mean(kChannels), rstd(kChannels), unbiased(kChannels);
   std::vector<gpu::Coefficients<float>> table(kChannels);
   gpu::batch_norm_train<float>(on_device(), x.data(), nullptr, nullptr, y.data(), mean.data(), rstd.data(),
-                               unbiased.data(), {}, plan, eps, parts.data(), table.data());
+                               unbiased.data(), {}, {}, plan, eps, parts.data(), table.data());
   const double count = double(kSamples * kPixels);
   for (std::int64_t c = 0; c < kChannels; ++c) {
     CAPTURE(c);

@@ -2,16 +2,15 @@
 
 #include <limits>
 
-#include "kernels/lib/image_layout.h"
 #include "kernels/lib/library_operand.h"
 
 namespace levin::kernels {
 namespace {
 
 // Memory of the image, where it lies as `layout` says.
-void* image_bytes(const Tensor& t, const Tensor& like, ImageLayout layout) {
+void* image_bytes(const Tensor& t, const Tensor& like, MemoryFormat layout) {
   if (!t.defined() || t.dtype() != like.dtype() || t.shape() != like.shape()) return nullptr;
-  if (layout == ImageLayout::channels_first ? !t.is_contiguous() : image_layout(t) != layout) return nullptr;
+  if (layout == MemoryFormat::contiguous ? !t.is_contiguous() : t.suggest_memory_format() != layout) return nullptr;
   return aligned16(bytes_of(t)) ? bytes_of(t) : nullptr;
 }
 void* row_bytes(const Tensor& t, std::int64_t channels) {
@@ -29,9 +28,9 @@ std::optional<LibraryBatchNorm> library_batch_norm(const BatchNormTensors& t, do
   const std::int64_t c = t.x.size(1), h = t.x.size(2), w = t.x.size(3);
   constexpr std::int64_t kChannelBytes = 16;  // of a pixel, or a multiple: cuDNN 9.19 has no engine for others
   if (c * static_cast<std::int64_t>(itemsize(dtype)) % kChannelBytes != 0) return {};
-  const ImageLayout layout = image_layout(t.x);
+  const MemoryFormat layout = t.x.suggest_memory_format();
   LibraryBatchNorm call{.backward = t.gx.defined(), .dtype = dtype, .eps = float(eps), .sizes = {t.x.size(0), c, h, w}};
-  if (layout == ImageLayout::channels_first)
+  if (layout == MemoryFormat::contiguous)
     call.strides = {c * h * w, h * w, w, 1};
   else
     call.strides = {h * w * c, 1, w * c, c};

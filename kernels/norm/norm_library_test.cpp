@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/lib/described_h100_test.h"
-#include "kernels/lib/image_layout.h"
 #include "levin/autograd.h"
 #include "levin/engines.h"
 #include "levin/ops.h"
@@ -22,8 +21,8 @@ namespace {
 
 constexpr double kEpsilon = 0.125;  // large, so that a call which loses it is far off
 
-Tensor eighths(const Shape& shape, ImageLayout layout, std::uint32_t seed) {
-  Tensor t = empty_image(shape, layout, Device::cpu(), DType::f32);
+Tensor eighths(const Shape& shape, MemoryFormat layout, std::uint32_t seed) {
+  Tensor t = empty(shape, Device::cpu(), DType::f32, layout);
   auto* const p = reinterpret_cast<float*>(t.get().storage->data);
   for (std::int64_t i = 0; i < t.numel(); ++i) {
     seed = seed * 1664525u + 1013904223u;
@@ -32,11 +31,11 @@ Tensor eighths(const Shape& shape, ImageLayout layout, std::uint32_t seed) {
   return t;
 }
 Tensor row(std::int64_t channels, std::uint32_t seed) {
-  return reshape(eighths({1, channels, 1, 1}, ImageLayout::channels_first, seed), {channels});
+  return reshape(eighths({1, channels, 1, 1}, MemoryFormat::contiguous, seed), {channels});
 }
 
-BatchNormTensors tensors_of(const Shape& s, ImageLayout layout, DType dtype, bool backward) {
-  const auto image = [&] { return empty_image(s, layout, Device::cpu(), dtype); };
+BatchNormTensors tensors_of(const Shape& s, MemoryFormat layout, DType dtype, bool backward) {
+  const auto image = [&] { return empty(s, Device::cpu(), dtype, layout); };
   const auto channels = [&] { return empty({s[1]}, Device::cpu(), DType::f32); };
   BatchNormTensors t{.x = image(), .y = image(), .w = channels(), .mean = channels(), .rstd = channels()};
   if (backward)
@@ -91,7 +90,7 @@ constexpr double kTolerance = 64 * 0x1p-24;
 }  // namespace
 
 TEST_CASE("batch norm in the library's terms is the one that was asked for, in both layouts") {
-  for (const ImageLayout layout : {ImageLayout::channels_first, ImageLayout::channels_last}) {
+  for (const MemoryFormat layout : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     CAPTURE(int(layout));
     BatchNormTensors t = tensors_of(kImages, layout, DType::f32, false);
     t.x = eighths(kImages, layout, 1), t.w = row(kImages[1], 2), t.b = row(kImages[1], 3);
@@ -118,7 +117,7 @@ TEST_CASE("batch norm in the library's terms is the one that was asked for, in b
 }
 
 TEST_CASE("the gradients of batch norm in the library's terms are those that were asked for, in both layouts") {
-  for (const ImageLayout layout : {ImageLayout::channels_first, ImageLayout::channels_last}) {
+  for (const MemoryFormat layout : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     CAPTURE(int(layout));
     Tensor x = eighths(kImages, layout, 1), weight = row(kImages[1], 2), bias = row(kImages[1], 3);
     const Tensor gy = eighths(kImages, layout, 4);
@@ -160,10 +159,10 @@ TEST_CASE("the gradients of batch norm in the library's terms are those that wer
 TEST_CASE("batch norm stays with our kernels where the library can not read its operands") {
   const auto taken = [](const BatchNormTensors& t) { return library_batch_norm(t, 1e-5).has_value(); };
   const Shape s{4, 16, 6, 6};
-  const ImageLayout first = ImageLayout::channels_first, last = ImageLayout::channels_last;
+  const MemoryFormat first = MemoryFormat::contiguous, last = MemoryFormat::channels_last;
   for (const bool backward : {false, true}) {
     CAPTURE(backward);
-    for (const ImageLayout layout : {first, last})
+    for (const MemoryFormat layout : {first, last})
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         CHECK(taken(tensors_of(s, layout, dtype, backward)));
     CHECK(taken(tensors_of({4, 12, 6, 6}, last, DType::f32, backward)));
@@ -180,12 +179,11 @@ TEST_CASE("batch norm stays with our kernels where the library can not read its 
       change(t);
       return !taken(t);
     };
-    const Tensor other = empty_image(s, first, Device::cpu(), DType::f16),
-                 half = empty({s[1]}, Device::cpu(), DType::f16);
+    const Tensor other = empty(s, Device::cpu(), DType::f16, first), half = empty({s[1]}, Device::cpu(), DType::f16);
     CHECK(without([&](BatchNormTensors& t) { t.y = other; }));  // two layouts in a call
     CHECK(without([&](BatchNormTensors& t) { t.x = other; }));
     CHECK(without([&](BatchNormTensors& t) { t.x = transpose(t.x, 2, 3); }));
-    CHECK(without([&](BatchNormTensors& t) { t.y = empty_image(s, last, Device::cpu(), DType::f32); }));
+    CHECK(without([&](BatchNormTensors& t) { t.y = empty(s, Device::cpu(), DType::f32, last); }));
     CHECK(without([&](BatchNormTensors& t) { t.y = expand(empty({1}, Device::cpu(), DType::f16), s); }));
     CHECK(without([&](BatchNormTensors& t) { t.w = {}; }));
     CHECK(without([&](BatchNormTensors& t) { t.w = half; }));
@@ -212,7 +210,7 @@ TEST_CASE("cuDNN has engines for batch norm in training and its gradients on an 
   };
   for (const Case& c : {Case{{32, 64, 28, 28}, DType::f16}, Case{{8, 24, 13, 7}, DType::bf16},
                         Case{{32, 64, 28, 28}, DType::f32}, Case{{8, 12, 13, 7}, DType::f32}}) {
-    for (const ImageLayout layout : {ImageLayout::channels_first, ImageLayout::channels_last}) {
+    for (const MemoryFormat layout : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       for (const bool backward : {false, true}) {
         INFO(text(c.dtype), " channels ", c.sizes[1], " layout ", int(layout), " backward ", backward);
         const auto call = library_batch_norm(tensors_of(c.sizes, layout, c.dtype, backward), 1e-5);

@@ -2,6 +2,7 @@
 #include "kernels/pointwise/pointwise.cuh"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -285,8 +286,24 @@ void PointwisePlan::add(void* p, const Shape& common, const Shape& shape, const 
   }
 }
 
+// By falling steps of the output, equal ones as they were.
+void PointwisePlan::follow_output() {
+  const auto distance = [this](std::size_t d) { return std::abs(steps[0][d]); };
+  bool follows = true;
+  for (std::size_t d = 1; d < static_cast<std::size_t>(rank); ++d)
+    follows = follows && (distance(d - 1) >= distance(d) || sizes[d - 1] == 1);
+  if (follows) return;
+  for (std::size_t d = 1; d < static_cast<std::size_t>(rank); ++d) {
+    for (std::size_t i = d; i > 0 && distance(i - 1) < distance(i); --i) {
+      std::swap(sizes[i - 1], sizes[i]);
+      for (std::size_t k = 0; k < static_cast<std::size_t>(operands); ++k) std::swap(steps[k][i - 1], steps[k][i]);
+    }
+  }
+}
+
 void PointwisePlan::collapse() {
   if (numel == 0) return;  // strides of what is empty may be anything
+  follow_output();
   int kept = 0;
   for (int d = 0; d < rank; ++d) {
     const auto from = static_cast<std::size_t>(d);

@@ -43,7 +43,11 @@ struct PointwisePlan {
   std::array<std::uint8_t, kMaxOperands> width{};  // bytes an element
 
   void add(void* p, const Shape& common, const Shape& shape, const Strides& strides, DType dtype);
+  // Brings the dimensions into the order of the output's memory and merges them.
   void collapse();
+
+ private:
+  void follow_output();
 };
 
 // Runs a loop over a plan, in chunks on several threads when there is enough of it.

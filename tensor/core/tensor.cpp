@@ -25,6 +25,11 @@ bool dense(const Shape& shape, const Strides& strides) {
   return true;
 }
 
+void check_rank_of(MemoryFormat format, const char* op, const Shape& shape) {
+  if (format == MemoryFormat::channels_last && shape.rank() != 4)
+    fail<ShapeError>(op, ": the shape is ", shape, ", expected 4 dimensions [N, C, H, W] for channels_last");
+}
+
 }  // namespace
 
 std::int64_t Tensor::size(std::int64_t d) const { return shape()[wrap_dim("size", d, rank())]; }
@@ -35,6 +40,23 @@ constexpr const char* kUndefined = ": an undefined tensor is used; it holds noth
 }
 void Tensor::throw_undefined() { fail<detail::UndefinedTensor>("tensor", kUndefined); }
 void detail::fail_undefined(const char* op) { fail<StateError>(op, kUndefined); }
+
+bool Tensor::is_contiguous(MemoryFormat format) const {
+  if (format == MemoryFormat::contiguous) return is_contiguous();
+  const Shape& s = shape();
+  if (s.rank() != 4) return false;
+  if (s.numel() <= 1) return true;
+  std::int64_t step = 1;
+  for (const int d : {1, 3, 2, 0}) {
+    if (s[d] == 1) continue;
+    if (strides()[d] != step) return false;
+    step *= s[d];
+  }
+  return true;
+}
+MemoryFormat Tensor::format_of_strides() const {
+  return is_contiguous(MemoryFormat::channels_last) ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+}
 
 void Tensor::check_host_access(const char* what, DType asked) const {
   if (dtype() != asked) fail<DTypeError>(what, ": the tensor is ", dtype(), ", asked for ", asked);
@@ -114,6 +136,16 @@ Tensor dense_over(Ref<Storage> storage, const Shape& shape, DType dtype) {
   }
   return Tensor(Ref<TensorImpl>::adopt(impl));
 }
+// A new dense tensor in that format.
+void lay_out(TensorImpl& impl, MemoryFormat format) {
+  if (format == MemoryFormat::contiguous) return;
+  std::int64_t step = 1;
+  for (const int d : {1, 3, 2, 0}) {
+    impl.strides[d] = step;
+    step *= std::max<std::int64_t>(impl.shape[d], 1);
+  }
+  impl.contiguous = dense(impl.shape, impl.strides);
+}
 std::size_t bytes_of(const Shape& shape, DType dtype) {
   return static_cast<std::size_t>(shape.numel()) * itemsize(dtype);
 }
@@ -123,12 +155,25 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
 Tensor empty(const Shape& shape, Device device, DType dtype) {
   return dense_over(Storage::allocate(bytes_of(shape, dtype), device), shape, dtype);
 }
-Tensor detail::empty_pinned(const Shape& shape, DType dtype) {
-  return dense_over(Storage::allocate_pinned(bytes_of(shape, dtype)), shape, dtype);
+Tensor detail::empty_pinned(const Shape& shape, DType dtype, MemoryFormat format) {
+  check_rank_of(format, "empty_pinned", shape);
+  Tensor t = dense_over(Storage::allocate_pinned(bytes_of(shape, dtype)), shape, dtype);
+  lay_out(t.get(), format);
+  return t;
 }
 
-Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.device(), x.dtype()); }
-Tensor empty_like(const Tensor& x, DType dtype) { return empty(x.shape(), x.device(), dtype); }
+Tensor empty(const Shape& shape, Device device, DType dtype, MemoryFormat format) {
+  check_rank_of(format, "empty", shape);
+  Tensor t = empty(shape, device, dtype);
+  lay_out(t.get(), format);
+  return t;
+}
+
+Tensor empty_like(const Tensor& x) { return empty_like(x, x.dtype()); }
+Tensor empty_like(const Tensor& x, DType dtype) {
+  return x.is_contiguous() ? empty(x.shape(), x.device(), dtype)
+                           : empty(x.shape(), x.device(), dtype, x.suggest_memory_format());
+}
 
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
   const TensorImpl& from = x.get();
@@ -171,8 +216,9 @@ Tensor Tensor::pin_memory() const {
     fail<UnsupportedError>("pin_memory: no device is usable here that page-locked memory would serve; leave it out");
   }
   if (is_pinned()) return detach();
-  const Tensor from = detach().contiguous();
-  Tensor out = detail::empty_pinned(from.shape(), from.dtype());
+  const MemoryFormat format = suggest_memory_format();
+  const Tensor from = detach().contiguous(format);
+  Tensor out = detail::empty_pinned(from.shape(), from.dtype(), format);
   Storage& to = *out.get().storage;
   const std::size_t first = static_cast<std::size_t>(from.offset()) * itemsize(from.dtype());
   if (to.bytes) std::memcpy(to.data, from.get().storage->data + first, to.bytes);

@@ -414,7 +414,7 @@ Tensor dense_on_host(const std::string& what, const Tensor& x) {
   if (x.device().is_meta()) fail<UnsupportedError>(what, " is a meta tensor and has no values");
   const Tensor host = x.device().is_cpu() ? x.detach() : x.detach().to(Device::cpu());
   if (host.is_contiguous()) return host;
-  Tensor dense = empty_like(host);
+  Tensor dense = empty(host.shape(), host.device(), host.dtype());
   const std::size_t width = itemsize(x.dtype());
   const std::byte* from = host.get().storage->data;
   std::byte* to = dense.get().storage->data;

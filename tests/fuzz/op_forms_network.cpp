@@ -37,6 +37,23 @@ constexpr Form kForms[] = {
        const Tensor w = c.one_in(2) ? p.of({x.size(1)}, x.dtype()) : p.optional();
        return Tensors{LEVIN_CALL(batch_norm_eval, x, w, p.matching(w), p.matching(w), p.matching(w))};
      }},
+    {"batch_norm_relu_train",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor w = c.one_in(2) ? p.of({x.size(1)}, x.dtype()) : p.optional();
+       const DType sums = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+       const RunningStatistics running{zeros({x.size(1)}, x.device(), sums), ones({x.size(1)}, x.device(), sums),
+                                       zeros({}, x.device(), DType::i64)};
+       return Tensors{LEVIN_CALL(batch_norm_relu_train, x, w, c.one_in(2) ? p.matching(w) : Tensor(), running,
+                                 c.one_in(2) ? p.matching(x) : Tensor())};
+     }},
+    {"batch_norm_relu_eval",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor w = c.one_in(2) ? p.of({x.size(1)}, x.dtype()) : p.optional();
+       return Tensors{LEVIN_CALL(batch_norm_relu_eval, x, w, p.matching(w), p.matching(w), p.matching(w),
+                                 c.one_in(2) ? p.matching(x) : Tensor())};
+     }},
     // Softmax, losses, attention
     LEVIN_ALONG(softmax),
     LEVIN_ALONG(log_softmax),

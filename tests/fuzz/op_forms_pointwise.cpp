@@ -164,7 +164,8 @@ constexpr Form kForms[] = {
     {"clone, contiguous and detach",
      [](Chooser&, Pool& p) {
        const Tensor x = p.any();
-       return Tensors{x.clone(), x.contiguous(), x.detach()};
+       const MemoryFormat format = x.rank() == 4 ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+       return Tensors{x.clone(), x.contiguous(), x.contiguous(format), x.detach()};
      }},
     {"texts",
      [](Chooser&, Pool& p) {

@@ -37,7 +37,7 @@ void check_layouts(const OpCase& c, const OpSample& s) {
     CAPTURE(text(dtype));
     const Tensors dense = make_inputs(s, dtype, 2);
     const Run want = run(s, dense);
-    for (const Layout layout : {Layout::transposed, Layout::stepped, Layout::unaligned}) {
+    for (const Layout layout : kLayouts) {
       CAPTURE(int(layout));
       Tensors other;
       for (const Tensor& t : dense) other.push_back(laid_out(t, layout));
@@ -46,6 +46,7 @@ void check_layouts(const OpCase& c, const OpSample& s) {
         if (!c.layout_changes_sums) REQUIRE(same_bits(got.outputs[k], want.outputs[k]));
       }
       if (c.layout_changes_sums) check_close(c, dtype, got.outputs, want.outputs);
+      if (layout == Layout::channels_last) check_gradients(c, dtype, got, want);
     }
     // Expanded: along the first dimension every row is the first one.
     Tensors rows, expanded;

@@ -68,14 +68,7 @@ TEST_CASE("ops on a device: values match the f64 reference, gradients those of t
         check_each(c.ulps, s.floor, NanMeans::nan, dtype, there.outputs[0], reference[0]);
       else
         check_close(c, dtype, there.outputs, reference);
-      Tensors got, want;
-      for (std::size_t k = 0; k < here.gradients.size(); ++k) {
-        REQUIRE(here.gradients[k].defined() == there.gradients[k].defined());
-        if (!here.gradients[k].defined()) continue;
-        got.push_back(there.gradients[k]);
-        want.push_back(here.gradients[k]);
-      }
-      check_close(c, dtype, got, want);
+      check_gradients(c, dtype, there, here);
     }
   });
 }
@@ -87,7 +80,7 @@ TEST_CASE("ops on a device: strided, transposed and unaligned inputs give the sa
       CAPTURE(text(dtype));
       const Tensors dense = moved(make_inputs(s, dtype, 2), device);
       const Run want = run(s, dense);
-      for (const Layout layout : {Layout::transposed, Layout::stepped, Layout::unaligned}) {
+      for (const Layout layout : kLayouts) {
         CAPTURE(int(layout));
         Tensors other;
         for (const Tensor& t : dense) other.push_back(laid_out(t, layout));
@@ -97,6 +90,7 @@ TEST_CASE("ops on a device: strided, transposed and unaligned inputs give the sa
         } else {
           for (std::size_t k = 0; k < want.outputs.size(); ++k) REQUIRE(same_bits(got.outputs[k], want.outputs[k]));
         }
+        if (layout == Layout::channels_last) check_gradients(c, dtype, got, want);
       }
     }
   });

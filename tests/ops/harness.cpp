@@ -179,6 +179,7 @@ void check_slopes(const OpCase& c, const OpSample& s) {
 
 Tensor laid_out(const Tensor& t, Layout layout) {
   const Tensor x = t.detach();
+  if (layout == Layout::channels_last) return x.rank() == 4 ? x.contiguous(MemoryFormat::channels_last) : x;
   if (x.rank() == 0) layout = Layout::unaligned;
   if (layout == Layout::transposed) {
     std::vector<std::int64_t> order;
@@ -223,6 +224,17 @@ Run run(const OpSample& s, const Tensors& given, int only) {
   r.gradients.resize(wanted.size());
   if (!roots.empty() && !wanted.empty()) r.gradients = grad(roots, wanted, seeds, {.allow_unused = true});
   return r;
+}
+
+void check_gradients(const OpCase& c, DType dtype, const Run& got, const Run& want) {
+  Tensors a, b;
+  for (std::size_t k = 0; k < want.gradients.size(); ++k) {
+    REQUIRE(want.gradients[k].defined() == got.gradients[k].defined());
+    if (!want.gradients[k].defined()) continue;
+    a.push_back(got.gradients[k]);
+    b.push_back(want.gradients[k]);
+  }
+  check_close(c, dtype, a, b);
 }
 
 Tensor map_reference(const Tensor& a, const std::function<double(double)>& f) {

@@ -22,8 +22,10 @@ void check_each(double ulps, double floor, NanMeans nan, DType dtype, const Tens
 // The derivatives of a sample with `slopes`, from cotangents of 1, in every float dtype.
 void check_slopes(const OpCase& c, const OpSample& s);
 
-// The same values in another layout: dimensions reversed in memory, every second element, off by one element.
-enum class Layout { transposed, stepped, unaligned };
+// The same values in another layout: dimensions reversed in memory, every second element, off by one element, images in
+// channels-last memory.
+enum class Layout { transposed, stepped, unaligned, channels_last };
+inline constexpr Layout kLayouts[] = {Layout::transposed, Layout::stepped, Layout::unaligned, Layout::channels_last};
 Tensor laid_out(const Tensor& t, Layout layout);
 
 struct Run {
@@ -31,5 +33,7 @@ struct Run {
 };
 // Forward and, for floats, backward with fixed cotangents; `only` restricts requires_grad to one input.
 Run run(const OpSample& s, const Tensors& given, int only = -1);
+// The gradients of two runs: the same ones, within the error of the case.
+void check_gradients(const OpCase& c, DType dtype, const Run& got, const Run& want);
 
 }  // namespace levin::testing

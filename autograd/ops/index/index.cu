@@ -228,7 +228,7 @@ struct Scatter {
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
     index = index_;
     source = src.shape();
-    Tensor y = empty_like(x);
+    Tensor y = empty(x.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
     const bool by_rows = goes_by_rows(walk, x, dim, at);
@@ -286,7 +286,7 @@ struct ScatterAdd {
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
     index = index_;
     source = src.shape();
-    Tensor y = empty_like(x);
+    Tensor y = empty(x.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
     const std::int64_t n = AlongDim(x.shape(), dim).n;

@@ -24,11 +24,18 @@ using kernels::gpu::copy_box;
 using kernels::gpu::generate;
 using kernels::gpu::triangle;
 
-// All of x, written with the strides of y.
+// All of x, written with the strides of y, in the order of y's memory.
 Box box_of(const Shape& shape, const Strides& from, const Strides& to) {
   Box box{.rank = shape.rank()};
   for (int d = 0; d < shape.rank(); ++d) {
-    const auto i = static_cast<std::size_t>(d);
+    int place = d;
+    for (; place > 0 && box.to[static_cast<std::size_t>(place - 1)] < to[d]; --place) {
+      const auto i = static_cast<std::size_t>(place);
+      box.size[i] = box.size[i - 1];
+      box.from[i] = box.from[i - 1];
+      box.to[i] = box.to[i - 1];
+    }
+    const auto i = static_cast<std::size_t>(place);
     box.size[i] = shape[d];
     box.from[i] = from[d];
     box.to[i] = to[d];
@@ -47,7 +54,11 @@ struct Cat {
       sizes.push_back(x.shape()[dim]);
       total += sizes.back();
     }
-    Tensor y = empty(xs[0].shape().with(dim, total), xs[0].device(), xs[0].dtype());
+    MemoryFormat format = xs[0].suggest_memory_format();
+    for (const Tensor& x : xs) {
+      if (!x.is_contiguous(format)) format = MemoryFormat::contiguous;
+    }
+    Tensor y = empty(xs[0].shape().with(dim, total), xs[0].device(), xs[0].dtype(), format);
     dispatch(info, y, kAll, [&]<class T>(const auto& on, T) {
       auto* to = ptr<Bits<T>>(y);
       for (const Tensor& x : xs) {
@@ -135,7 +146,7 @@ struct Flip {
   std::uint32_t mask;
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty_like(x);
+    Tensor y = empty(x.shape(), x.device(), x.dtype());
     if (x.numel() == 0) return y;
     Strides strides = x.strides();
     std::int64_t from = 0;
@@ -159,9 +170,9 @@ struct Triangle {
   std::int64_t diagonal;
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty_like(x);
-    if (x.numel() == 0) return y;
     const Tensor dense = x.contiguous();
+    Tensor y = empty_like(dense);
+    if (x.numel() == 0) return y;
     const std::int64_t rows = x.size(-2), cols = x.size(-1);
     dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
       triangle(on, ptr<const Bits<T>>(dense), ptr<Bits<T>>(y), x.numel() / (rows * cols), rows, cols,

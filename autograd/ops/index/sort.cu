@@ -30,9 +30,9 @@ struct Sort {
 
   std::array<Tensor, 2> forward(const Tensor& x) {
     in = x.shape();
-    Tensor values = empty_like(x);
-    indices = empty_like(x, DType::i64);
     const Tensor dense = x.contiguous();
+    Tensor values = empty_like(dense);
+    indices = empty_like(dense, DType::i64);
     const AlongDim l(in, dim);
     const bool down = order == Order::descending;
     dispatch(info, x, kAll,

@@ -281,7 +281,7 @@ struct SegmentSoftmaxBackward {
   }
   [[nodiscard]] Tensor run(const Tensor& gy_, const Tensor& y_, const Tensor& offsets_) const {
     if (is_widened(y_)) return run(wide(gy_), wide(y_), offsets_).to(y_.dtype());
-    Tensor gx = empty_like(y_);
+    Tensor gx = empty(y_.shape(), y_.device(), y_.dtype());
     const DensePattern p(Csr{.crow = offsets_}, y_.shape()[0], longest_row);
     const Tensor g = gy_.contiguous(), out = y_.contiguous();
     const std::int64_t width = width_of(y_);
@@ -322,7 +322,7 @@ struct SegmentSoftmax {
   }
   [[nodiscard]] Tensor run(const Tensor& x, const Tensor& offsets_) const {
     if (is_widened(x)) return run(wide(x), offsets_).to(x.dtype());
-    Tensor out = empty_like(x);
+    Tensor out = empty(x.shape(), x.device(), x.dtype());
     const DensePattern p(Csr{.crow = offsets_}, x.shape()[0], longest_row);
     const Tensor dense = x.contiguous();
     const std::int64_t width = width_of(x);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "autograd/ops/pointwise/pointwise.h"
+#include "autograd/ops/pointwise/relu.h"
 #include "autograd/ops/products/backward_parts.h"
 #include "kernels/device/hardware_math.cuh"
 #include "kernels/math/gelu.h"
@@ -266,6 +267,7 @@ LEVIN_LIST(Softplus)
 using namespace pointwise;
 
 Tensor relu(const Tensor& x) { return unary<Relu>(x); }
+Tensor relu_backward(const Tensor& gy, const Tensor& y) { return Relu{}.backward(gy, y); }
 Tensor tanh(const Tensor& x) { return unary<Tanh>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<Sigmoid>(x); }
 Tensor gelu(const Tensor& x, GeluForm form) { return form == GeluForm::erf ? unary<Gelu>(x) : unary<GeluTanh>(x); }

@@ -63,6 +63,12 @@ bool by_tiles(const Gpu& on, const Tensor& out, const Tensor& x) {
   return false;
 }
 
+// Whether both tensors of one shape are dense, and their elements lie in one order.
+bool in_one_order(const Tensor& a, const Tensor& b) {
+  const MemoryFormat format = a.suggest_memory_format();
+  return a.is_contiguous(format) && b.is_contiguous(format);
+}
+
 // Copies of one shape on the CPU that a kernel of their own moves at the speed of memory: dense rows between the floats
 // that models train in, and a transpose of elements of any dtype. Returns whether it copied.
 template <class To, class From>
@@ -75,7 +81,7 @@ bool by_rows(const Cpu& on, const Tensor& out, const Tensor& x) {
     plan.collapse();
     return kernels::cpu::transpose(on, plan);
   } else if constexpr (std::is_same_v<Wide<To>, float> && std::is_same_v<Wide<From>, float>) {
-    if (!out.is_contiguous() || !x.is_contiguous()) return false;
+    if (!in_one_order(out, x)) return false;
     const From* const from = ptr<const From>(x);
     To* const to = ptr<To>(out);
     const bool streams = kernels::beyond_cache(out.numel() * std::int64_t{sizeof(To) + sizeof(From)});
@@ -129,7 +135,7 @@ template <class From, class To>
 bool by_list(std::span<const Tensor> in, std::span<const Tensor> out) {
   std::vector<kernels::Move<From, To>> moves;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    if (!in[i].is_contiguous() || !out[i].is_contiguous()) return false;
+    if (!in_one_order(in[i], out[i])) return false;
     if (in[i].numel() > 0) moves.push_back({ptr<const From>(in[i]), ptr<To>(out[i]), in[i].numel()});
   }
   const kernels::Gpu on{Stream::current(in[0].device())};
@@ -179,12 +185,14 @@ struct CastAll {
 
 struct Clone {
   static constexpr OpInfo info{.name = "clone"};
+  MemoryFormat format;
   Tensor forward(const Tensor& x) {
-    Tensor out = empty_like(x);
+    Tensor out = empty(x.shape(), x.device(), x.dtype(), format);
     const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
-    if (x.device().is_cpu() && x.is_contiguous()) {
+    const bool in_order = x.is_contiguous(format);
+    if (x.device().is_cpu() && in_order) {
       kernels::cpu::copy_bytes(Cpu{}, address(x), address(out), static_cast<std::int64_t>(bytes));
-    } else if (x.device().launches() && x.is_contiguous()) {
+    } else if (x.device().launches() && in_order) {
       using detail::runtime::Copy;
       if (bytes > 0) detail::runtime::copy(address(out), address(x), bytes, Copy::within, Stream::current(x.device()));
     } else {
@@ -195,9 +203,9 @@ struct Clone {
   Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
 };
 
-// Bytes between two dense tensors of one shape and dtype on different devices. Between two CPU devices the host copies,
-// else the copy is enqueued on the current stream of the launching device. The host waits for a copy that reads or
-// writes memory which the host may touch next. With NonBlocking::yes the host waits only where a copy to pageable
+// Bytes between two dense tensors of one shape, dtype and memory format on different devices. Between two CPU devices
+// the host copies, else the copy is enqueued on the current stream of the launching device. The host waits for a copy
+// that reads or writes memory which the host may touch next. With NonBlocking::yes the host waits only where a copy to pageable
 // memory makes that unavoidable. Pageable memory on its way to a device is staged (Note [Copies from pageable memory]).
 void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
   using detail::runtime::Copy;
@@ -241,8 +249,9 @@ struct ToDevice {
   Tensor forward(const Tensor& x) {
     from = x.device();
     const bool pinned = to == Device::cpu() && from.launches() && non_blocking == NonBlocking::yes;
-    Tensor out = pinned ? detail::empty_pinned(x.shape(), x.dtype()) : empty(x.shape(), to, x.dtype());
-    transfer("to", out, x.contiguous(), non_blocking);
+    const MemoryFormat format = x.suggest_memory_format();
+    Tensor out = pinned ? detail::empty_pinned(x.shape(), x.dtype(), format) : empty(x.shape(), to, x.dtype(), format);
+    transfer("to", out, x.contiguous(format), non_blocking);
     return out;
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {gy.to(from)}; }
@@ -318,13 +327,18 @@ Tensors cast_all(std::span<const Tensor> x, DType dtype) {
 }
 Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : apply(Cast{dtype}, x); }
 Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
-Tensor Tensor::clone() const { return apply(Clone{}, *this); }
-Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+Tensor Tensor::clone() const { return apply(Clone{suggest_memory_format()}, *this); }
+Tensor Tensor::contiguous(MemoryFormat format) const {
+  if (is_contiguous(format)) return *this;
+  if (format == MemoryFormat::channels_last && rank() != 4)
+    fail<ShapeError>("contiguous: x has shape ", shape(), ", expected [N, C, H, W] for channels_last");
+  return apply(Clone{format}, *this);
+}
 
 Tensor Tensor::to(Device device, NonBlocking non_blocking, std::source_location where) const {
   if (device == this->device()) return *this;
   const detail::WaitsHere waits("to", where);
-  if (device.is_meta()) return empty(shape(), device, dtype());
+  if (device.is_meta()) return empty(shape(), device, dtype(), suggest_memory_format());
   if (this->device().is_meta()) fail<UnsupportedError>("to: a meta tensor has no values to copy to ", device);
   if (device.launches()) detail::check_usable("to", device);
   if (device.index() < 0) fail<DeviceError>("to: ", device, " is asked for, expected an index of 0 or more");
@@ -348,8 +362,9 @@ void copy_(Tensor& x, const Tensor& from) {
   check_fits("copy_", x, from);
   const GradMode off(false);
   const bool other = x.device() != from.device();
-  if (other && x.is_contiguous() && x.shape() == from.shape() && x.dtype() == from.dtype())
-    transfer("copy_", x, from.detach().contiguous());
+  const MemoryFormat format = x.suggest_memory_format();
+  if (other && x.is_contiguous(format) && x.shape() == from.shape() && x.dtype() == from.dtype())
+    transfer("copy_", x, from.detach().contiguous(format));
   else
     convert(kCopyInfo, x, other ? from.detach().to(x.device()) : apart(x, from.detach()));
   x.get().storage->wrote("copy_");

@@ -35,7 +35,7 @@ template <class F>
 struct Compare {
   static constexpr OpInfo info = F::info;
   Tensor forward(const Tensor& a, const Tensor& b) {
-    Tensor out = empty(common_shape(info.name, a, b), a.device(), DType::b8);
+    Tensor out = empty_result(common_shape(info.name, a, b), a.device(), DType::b8, a, b);
     dispatch(info, a, kAll, [&]<class T>(const auto& on, T) {
       run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a, b);
     });
@@ -142,7 +142,8 @@ struct Where {
   Tensor forward(const Tensor& c, const Tensor& a, const Tensor& b) {
     check_same_device("where", c, a);
     if (c.dtype() != DType::b8) fail<DTypeError>("where: the condition is ", c.dtype(), ", expected bool");
-    Tensor out = empty(broadcast_shapes("where", c.shape(), common_shape("where", a, b)), a.device(), a.dtype());
+    Tensor out =
+        empty_result(broadcast_shapes("where", c.shape(), common_shape("where", a, b)), a.device(), a.dtype(), a, b, c);
     dispatch(info, a, kAll, [&]<class On, class T>(const On& on, T) {
       using B = MovedBits<On, T>;
       run(on, Choose{}, Signature<B, bool, B, B>{}, out, c, a, b);
@@ -177,7 +178,7 @@ struct MaskedFill {
     check_same_device("masked_fill", x, m);
     check_scalar("masked_fill", x, value);
     if (m.dtype() != DType::b8) fail<DTypeError>("masked_fill: the mask is ", m.dtype(), ", expected bool");
-    Tensor out = empty(broadcast_shapes("masked_fill", x.shape(), m.shape()), x.device(), x.dtype());
+    Tensor out = empty_result(broadcast_shapes("masked_fill", x.shape(), m.shape()), x.device(), x.dtype(), x, m);
     dispatch(info, x, kAll, [&]<class On, class T>(const On& on, T) {
       using B = MovedBits<On, T>;
       const Immediate<B> number{std::bit_cast<B>(static_cast<Moved<On, T>>(value.to<Wide<T>>()))};

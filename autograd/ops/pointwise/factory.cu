@@ -64,11 +64,9 @@ struct Steps {
   }
 };
 
-}  // namespace
-
-Tensor full(const Shape& shape, Scalar value, Device device, DType dtype) {
+Tensor full_in(MemoryFormat format, const Shape& shape, Scalar value, Device device, DType dtype) {
   pointwise::check_scalar("full", dtype, value);
-  Tensor out = empty(shape, device, dtype);
+  Tensor out = empty(shape, device, dtype, format);
   if (device.is_cpu() && value.real() == 0 && !std::signbit(value.real())) {
     std::memset(pointwise::address(out), 0, static_cast<std::size_t>(out.numel()) * itemsize(dtype));
     return out;
@@ -77,11 +75,20 @@ Tensor full(const Shape& shape, Scalar value, Device device, DType dtype) {
   fill_(out, value);
   return out;
 }
+Tensor filled_like(const Tensor& x, Scalar value) {
+  return full_in(x.suggest_memory_format(), x.shape(), value, x.device(), x.dtype());
+}
+
+}  // namespace
+
+Tensor full(const Shape& shape, Scalar value, Device device, DType dtype) {
+  return full_in(MemoryFormat::contiguous, shape, value, device, dtype);
+}
 Tensor zeros(const Shape& shape, Device device, DType dtype) { return full(shape, 0, device, dtype); }
 Tensor ones(const Shape& shape, Device device, DType dtype) { return full(shape, 1, device, dtype); }
-Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.device(), x.dtype()); }
-Tensor ones_like(const Tensor& x) { return ones(x.shape(), x.device(), x.dtype()); }
-Tensor full_like(const Tensor& x, Scalar value) { return full(x.shape(), value, x.device(), x.dtype()); }
+Tensor zeros_like(const Tensor& x) { return filled_like(x, 0); }
+Tensor ones_like(const Tensor& x) { return filled_like(x, 1); }
+Tensor full_like(const Tensor& x, Scalar value) { return filled_like(x, value); }
 
 Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype) {
   for (const Scalar s : {begin, end, step}) check_number("arange", s, dtype);

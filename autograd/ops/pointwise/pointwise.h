@@ -165,9 +165,22 @@ template <class F, class... D>
   return a.shape() == b.shape() ? a.shape() : broadcast_shapes(op, a.shape(), b.shape());
 }
 
+// The result of a pointwise op: in the memory format of the first operand that has its shape and lies in one.
+template <class... Operand>
+[[nodiscard]] Tensor empty_result(const Shape& shape, Device device, DType dtype, const Operand&... operands) {
+  if ((operands.is_contiguous() && ...)) [[likely]]
+    return empty(shape, device, dtype);
+  MemoryFormat format = MemoryFormat::contiguous;
+  const auto decides = [&](const Tensor& t) {
+    format = t.suggest_memory_format();
+    return t.shape() == shape && t.is_contiguous(format);
+  };
+  return (decides(operands) || ...) ? empty(shape, device, dtype, format) : empty(shape, device, dtype);
+}
+
 template <class F, class... D>
 [[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a, const Tensor& b) {
-  Tensor out = empty(common_shape(info.name, a, b), a.device(), a.dtype());
+  Tensor out = empty_result(common_shape(info.name, a, b), a.device(), a.dtype(), a, b);
   dispatch(info, a, types, [&]<class T>(const auto& on, T) { run(on, f, Signature<T, T, T>{}, out, a, b); });
   return out;
 }

@@ -57,7 +57,7 @@ struct Bernoulli {
   Generator* generator;
 
   Tensor forward(const Tensor& p) {
-    Tensor out = empty_like(p);
+    Tensor out = empty(p.shape(), p.device(), p.dtype());
     dispatch(info, p, kFloats, [&]<class T>(const auto& on, T) {
       using A = kernels::Accum<T>;
       check_values(on, T{}, p, out);
@@ -97,20 +97,21 @@ struct Bernoulli {
 
 // y = x / (1 - p), or 0 with probability p. The mask is a function of the range: backward draws the same numbers again
 // and keeps no mask. The op is linear in x, hence its own derivative.
+// Numbers are drawn in the order of memory, so the gradient is brought to the format of x.
 struct Dropout {
   static constexpr OpInfo info{.name = "dropout"};
   double p;
   RandomRange range;
+  MemoryFormat format;
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty_like(x);
-    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
-      const Tensor dense = x.contiguous();
-      dropout(on, ptr<const T>(dense), ptr<T>(y), y.numel(), range, p);
-    });
+    const Tensor dense = x.contiguous(format);
+    Tensor y = empty_like(dense);
+    dispatch(info, x, kFloats,
+             [&]<class T>(const auto& on, T) { dropout(on, ptr<const T>(dense), ptr<T>(y), y.numel(), range, p); });
     return y;
   }
-  Grads<1> backward(const Tensor& gy, NeedMask) { return {apply(Dropout{p, range}, gy)}; }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {apply(Dropout{p, range, format}, gy)}; }
 };
 
 LEVIN_OP_TABLE(Bernoulli)
@@ -182,7 +183,7 @@ Tensor dropout(const Tensor& x, double p, Generator& generator) {
   check_float(Dropout::info, x.device(), x.dtype());
   if (p == 0) return x;
   const RandomRange range = draws(x) ? detail::reserve_random(generator, x.numel(), x.device()) : RandomRange{};
-  return apply(Dropout{p, range}, x);
+  return apply(Dropout{p, range, x.suggest_memory_format()}, x);
 }
 
 }  // namespace levin

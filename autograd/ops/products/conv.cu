@@ -8,6 +8,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/products/gemm_parts.h"
 #include "autograd/ops/products/image_parts.h"
+#include "kernels/conv/conv_channels_last_device.cuh"
 #include "kernels/conv/conv_device.cuh"
 #include "kernels/conv/conv_library.h"
 #include "kernels/executor/dispatch.h"
@@ -21,9 +22,20 @@ namespace {
 using kernels::ConvPass;
 using kernels::ConvShape;
 
-Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s);
-Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s);
-Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s, const Tensor& place = {});
+// A convolution, and the memory formats of its images and of its weight, which the gradients share.
+struct Convolution {
+  ConvShape shape;
+  MemoryFormat images, weight;
+  // As cuDNN requires, one format for all: channels_last where either x or w has it.
+  Convolution(const ConvShape& s, const Tensor& x, const Tensor& w)
+      : shape(s), images(x.suggest_memory_format()), weight(w.suggest_memory_format()) {
+    if (weight == MemoryFormat::channels_last) images = weight;
+  }
+};
+
+Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Convolution& c);
+Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const Convolution& c);
+Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const Convolution& c, const Tensor& place = {});
 Tensor sum_channels(const Tensor& gy) { return sum(gy, {0, 2, 3}); }
 
 Shape output_shape(const ConvShape& s) { return {s.batch, s.out_channels, s.out_height(), s.out_width()}; }
@@ -36,94 +48,107 @@ void count_flops(const OpInfo& info, const ConvShape& s) {
 }
 
 // The vendor's library computes the undefined one of x, w and y from the other two. The result is undefined where the
-// library is not used. An image in channels-last memory gives a result in channels-last memory.
-Tensor by_library([[maybe_unused]] ConvPass pass, [[maybe_unused]] const ConvShape& s, [[maybe_unused]] const Tensor& x,
-                  [[maybe_unused]] const Tensor& w, [[maybe_unused]] const Tensor& y,
+// library is not used.
+Tensor by_library([[maybe_unused]] ConvPass pass, [[maybe_unused]] const Convolution& c,
+                  [[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& w, [[maybe_unused]] const Tensor& y,
                   [[maybe_unused]] const Tensor& bias = {}) {
 #if defined(LEVIN_CUDNN)
+  const ConvShape& s = c.shape;
   const Tensor& image = pass == ConvPass::input_gradient ? y : x;
   if (image.device().type() != DeviceType::cuda || s.flops() < kernels::kLibraryConvFlops) return {};
-  const kernels::ImageLayout layout = kernels::image_layout(image);
   const auto operand = [&](const Tensor& t, const Shape& shape) {
-    return t.defined() ? laid_out(t, layout) : kernels::empty_image(shape, layout, image.device(), image.dtype());
+    return t.defined() ? t.contiguous(c.images) : empty(shape, image.device(), image.dtype(), c.images);
   };
   const Tensor xs = operand(x, input_shape(s)), ws = operand(w, weight_shape(s)), ys = operand(y, output_shape(s));
   const auto call = kernels::library_conv(pass, s, xs, ws, ys, bias.defined() ? bias.contiguous() : bias);
   if (!call || !kernels::lib::cudnn_convolve(*call, Stream::current(image.device()))) return {};
   if (pass == ConvPass::forward) return ys;
-  return pass == ConvPass::input_gradient ? xs : ws.contiguous();  // gradients of weights lie as weights do
+  return pass == ConvPass::input_gradient ? xs : ws.contiguous(c.weight);
 #else
   return {};
 #endif
 }
 
+// The format in which our kernels read and write: a device's know both, the CPU's contiguous memory.
+MemoryFormat format_of_kernels(const Convolution& c, Device device) {
+  return device.is_cpu() ? MemoryFormat::contiguous : c.images;
+}
+
 struct ConvForward {
   static constexpr OpInfo info{.name = "conv2d", .autocast = AutocastPolicy::lower};
-  ConvShape shape;
+  Convolution c;
   SavedInput x{}, w{};
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
     x = x_;
     w = w_;
-    count_flops(info, shape);
-    if (Tensor y = by_library(ConvPass::forward, shape, x_, w_, {}, b_); y.defined()) return y;
-    const Tensor in = x_.contiguous(), weight = w_.contiguous(), bias = b_.defined() ? b_.contiguous() : b_;
-    Tensor y = empty(output_shape(shape), in.device(), in.dtype());
+    const ConvShape& s = c.shape;
+    count_flops(info, s);
+    if (Tensor y = by_library(ConvPass::forward, c, x_, w_, {}, b_); y.defined()) return y;
+    const MemoryFormat format = format_of_kernels(c, x_.device());
+    const Tensor in = x_.contiguous(format), weight = w_.contiguous(format), bias = b_.defined() ? b_.contiguous() : b_;
+    Tensor y = empty(output_shape(s), in.device(), in.dtype(), format);
     dispatch(info, in, kFloats,
              overloaded{[&]<class T>(const Cpu& on, T) {
-                          kernels::cpu::conv_forward(on, shape, ptr<const T>(in), ptr<const T>(weight),
-                                                     bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y));
+                          kernels::cpu::conv_forward(on, s, ptr<const T>(in), ptr<const T>(weight),
+                                                     ptr_or_null<const T>(bias), ptr<T>(y));
                         },
                         [&]<class T>(const Gpu& on, T) {
-                          const kernels::GemmPlan plan = kernels::conv_forward_plan<T>(shape);
+                          const bool last = format == MemoryFormat::channels_last;
+                          const kernels::GemmPlan plan =
+                              last ? kernels::conv_forward_last_plan<T>(s) : kernels::conv_forward_plan<T>(s);
                           const GemmParts<T> parts(plan, y.device());
-                          kernels::gpu::conv_forward(on, plan, shape, ptr<const T>(in), ptr<const T>(weight),
-                                                     bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y),
-                                                     parts.get());
+                          const auto run = last ? kernels::gpu::conv_forward_last<T> : kernels::gpu::conv_forward<T>;
+                          run(on, plan, s, ptr<const T>(in), ptr<const T>(weight), ptr_or_null<const T>(bias),
+                              ptr<T>(y), parts.get());
                         }});
-    return y;
+    return y.contiguous(c.images);
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    return {need[0] ? conv_input_gradient(gy, w.get(), shape) : Tensor(),
-            need[1] ? conv_weight_gradient(x.get(), gy, shape, detail::birth_place(1)) : Tensor(),
+    return {need[0] ? conv_input_gradient(gy, w.get(), c) : Tensor(),
+            need[1] ? conv_weight_gradient(x.get(), gy, c, detail::birth_place(1)) : Tensor(),
             need[2] ? sum_channels(gy) : Tensor()};
   }
 };
 
 struct ConvInputGradient {
   static constexpr OpInfo info{.name = "conv2d_input_gradient", .autocast = AutocastPolicy::lower};
-  ConvShape shape;
+  Convolution c;
   SavedInput gy{}, w{};
 
   Tensor forward(const Tensor& gy_, const Tensor& w_) {
     gy = gy_;
     w = w_;
-    count_flops(info, shape);
-    if (Tensor gx = by_library(ConvPass::input_gradient, shape, {}, w_, gy_); gx.defined()) return gx;
-    const Tensor g = gy_.contiguous(), weight = w_.contiguous();
-    Tensor gx = empty(input_shape(shape), g.device(), g.dtype());
+    const ConvShape& s = c.shape;
+    count_flops(info, s);
+    if (Tensor gx = by_library(ConvPass::input_gradient, c, {}, w_, gy_); gx.defined()) return gx;
+    const MemoryFormat format = format_of_kernels(c, gy_.device());
+    const Tensor g = gy_.contiguous(format), weight = w_.contiguous(format);
+    Tensor gx = empty(input_shape(s), g.device(), g.dtype(), format);
     dispatch(info, g, kFloats,
              overloaded{[&]<class T>(const Cpu& on, T) {
-                          kernels::cpu::conv_input_gradient(on, shape, ptr<const T>(g), ptr<const T>(weight),
-                                                            ptr<T>(gx));
+                          kernels::cpu::conv_input_gradient(on, s, ptr<const T>(g), ptr<const T>(weight), ptr<T>(gx));
                         },
                         [&]<class T>(const Gpu& on, T) {
-                          const kernels::GemmPlan plan = kernels::conv_input_plan<T>(shape);
+                          const bool last = format == MemoryFormat::channels_last;
+                          const kernels::GemmPlan plan =
+                              last ? kernels::conv_input_last_plan<T>(s) : kernels::conv_input_plan<T>(s);
                           const GemmParts<T> parts(plan, gx.device());
-                          kernels::gpu::conv_input_gradient(on, plan, shape, ptr<const T>(g), ptr<const T>(weight),
-                                                            ptr<T>(gx), parts.get());
+                          const auto run =
+                              last ? kernels::gpu::conv_input_gradient_last<T> : kernels::gpu::conv_input_gradient<T>;
+                          run(on, plan, s, ptr<const T>(g), ptr<const T>(weight), ptr<T>(gx), parts.get());
                         }});
-    return gx;
+    return gx.contiguous(c.images);
   }
   Grads<2> backward(const Tensor& ggx, NeedMask need) {
-    return {need[0] ? conv_forward(ggx, w.get(), {}, shape) : Tensor(),
-            need[1] ? conv_weight_gradient(ggx, gy.get(), shape) : Tensor()};
+    return {need[0] ? conv_forward(ggx, w.get(), {}, c) : Tensor(),
+            need[1] ? conv_weight_gradient(ggx, gy.get(), c) : Tensor()};
   }
 };
 
 struct ConvWeightGradient {
   static constexpr OpInfo info{.name = "conv2d_weight_gradient", .autocast = AutocastPolicy::lower};
-  ConvShape shape;
+  Convolution c;
   Tensor place{};  // memory for the result, during forward only; undefined: new memory
   SavedInput x{}, gy{};
 
@@ -131,25 +156,30 @@ struct ConvWeightGradient {
     x = x_;
     gy = gy_;
     const Tensor into = std::exchange(place, Tensor());
-    count_flops(info, shape);
-    if (Tensor gw = by_library(ConvPass::weight_gradient, shape, x_, {}, gy_); gw.defined()) return gw;
-    const Tensor in = x_.contiguous(), g = gy_.contiguous();
-    Tensor gw = detail::place_or_empty(into, weight_shape(shape), in.device(), in.dtype());
+    const ConvShape& s = c.shape;
+    count_flops(info, s);
+    if (Tensor gw = by_library(ConvPass::weight_gradient, c, x_, {}, gy_); gw.defined()) return gw;
+    const MemoryFormat format = format_of_kernels(c, x_.device());
+    const Tensor in = x_.contiguous(format), g = gy_.contiguous(format);
+    Tensor gw =
+        into.defined() && into.is_contiguous(format) ? into : empty(weight_shape(s), in.device(), in.dtype(), format);
     dispatch(info, in, kFloats,
              overloaded{[&]<class T>(const Cpu& on, T) {
-                          kernels::cpu::conv_weight_gradient(on, shape, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw));
+                          kernels::cpu::conv_weight_gradient(on, s, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw));
                         },
                         [&]<class T>(const Gpu& on, T) {
-                          const kernels::GemmPlan plan = kernels::conv_weight_plan<T>(shape);
+                          const kernels::GemmPlan plan = kernels::conv_weight_plan<T>(s);
                           const GemmParts<T> parts(plan, gw.device());
-                          kernels::gpu::conv_weight_gradient(on, plan, shape, ptr<const T>(in), ptr<const T>(g),
-                                                             ptr<T>(gw), parts.get());
+                          const auto run = format == MemoryFormat::channels_last
+                                               ? kernels::gpu::conv_weight_gradient_last<T>
+                                               : kernels::gpu::conv_weight_gradient<T>;
+                          run(on, plan, s, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw), parts.get());
                         }});
-    return gw;
+    return gw.contiguous(c.weight);
   }
   Grads<2> backward(const Tensor& ggw, NeedMask need) {
-    return {need[0] ? conv_input_gradient(gy.get(), ggw, shape) : Tensor(),
-            need[1] ? conv_forward(x.get(), ggw, {}, shape) : Tensor()};
+    return {need[0] ? conv_input_gradient(gy.get(), ggw, c) : Tensor(),
+            need[1] ? conv_forward(x.get(), ggw, {}, c) : Tensor()};
   }
 };
 
@@ -157,14 +187,14 @@ LEVIN_OP_TABLE(ConvForward)
 LEVIN_OP_TABLE(ConvInputGradient)
 LEVIN_OP_TABLE(ConvWeightGradient)
 
-Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s) {
-  return apply(ConvForward{s}, x, w, bias);
+Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Convolution& c) {
+  return apply(ConvForward{c}, x, w, bias);
 }
-Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s) {
-  return apply(ConvInputGradient{s}, gy, w);
+Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const Convolution& c) {
+  return apply(ConvInputGradient{c}, gy, w);
 }
-Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s, const Tensor& place) {
-  return apply(ConvWeightGradient{.shape = s, .place = place}, x, gy);
+Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const Convolution& c, const Tensor& place) {
+  return apply(ConvWeightGradient{.c = c, .place = place}, x, gy);
 }
 
 void check_operands(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias) {
@@ -226,7 +256,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   }
   check_bias("conv2d", bias, filters);
   check_windows("conv2d", x.shape(), {weight.shape()[2], weight.shape()[3]}, o.padding, o.dilation);
-  return conv_forward(x, weight, bias, shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups));
+  const ConvShape s = shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups);
+  return conv_forward(x, weight, bias, {s, x, weight});
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions1d& o) {
@@ -278,7 +309,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
       shape_of({x.shape()[0], filters, size[0], size[1]}, weight.shape(), o.stride, o.padding, o.dilation, o.groups);
   // An output padding of a stride or more gives a larger x, whose extra elements are zeros.
   const std::int64_t more_h = s.out_height() - x.shape()[2], more_w = s.out_width() - x.shape()[3];
-  Tensor y = conv_input_gradient(more_h + more_w > 0 ? pad(x, {0, more_w, 0, more_h}) : x, weight, s);
+  Tensor y = conv_input_gradient(more_h + more_w > 0 ? pad(x, {0, more_w, 0, more_h}) : x, weight, {s, x, weight});
   return bias.defined() ? y + reshape(bias, {1, filters, 1, 1}) : y;
 }
 

@@ -92,7 +92,7 @@ LEVIN_OP_CASE(conv2d) {
   OpCase c{.ops = {"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"},
            .dtypes = kFloatDTypes,
            .sums = 60,
-           .layout_changes_sums = false};
+           .layout_changes_sums = true};
   const auto add = [&](Shape x, Shape w, const ConvOptions& o, bool bias) {
     OpSample s{
         .inputs = {real(x, -1, 1), real(w, -1, 1)},

@@ -4,16 +4,9 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/lib/image_layout.h"
 #include "levin/ops.h"
 
 namespace levin {
-
-// t, or a copy of t in the memory layout of the other tensors of a call to the vendor's library.
-inline Tensor laid_out(const Tensor& t, kernels::ImageLayout layout) {
-  if (layout == kernels::ImageLayout::channels_first || kernels::image_layout(t) == layout) return t.contiguous();
-  return permute(permute(t, {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2});
-}
 
 // Longer strides, paddings and padded extents mean nothing, and the product of two must not overflow.
 inline constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;

@@ -20,7 +20,7 @@ struct CrossEntropyBackward {
   Tensor forward(const Tensor& gy_, const Tensor& x_) {
     gy = gy_;
     x = x_;
-    Tensor gx = empty_like(x_);
+    Tensor gx = empty(x_.shape(), x_.device(), x_.dtype());
     const Tensor g = cast(gy_, accumulator(x_.dtype())).contiguous(), logits = x_.contiguous();
     dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
       using kernels::cpu::cross_entropy_backward, kernels::gpu::cross_entropy_backward;

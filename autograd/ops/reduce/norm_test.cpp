@@ -183,6 +183,7 @@ LEVIN_OP_CASE(batch_norm) {
            .dtypes = kFloatDTypes,
            .ulps = 8,
            .sums = 10,
+           .layout_changes_sums = true,
            .no_single = "training needs two values a channel"};
   add_batch_norm(c, {4, 3}, true);
   add_batch_norm(c, {2, 2, 3}, true);
@@ -204,11 +205,104 @@ LEVIN_OP_CASE(batch_norm) {
 }
 
 // Many terms per channel: the sums' own error becomes visible.
+namespace {
+RunningStatistics new_statistics(const Tensor& x) {
+  const DType sums = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  return {zeros({x.size(1)}, x.device(), sums), ones({x.size(1)}, x.device(), sums), zeros({}, x.device(), DType::i64)};
+}
+Tensor fourth(const Tensors& in) { return in.size() > 3 ? in[3] : Tensor(); }
+// The sum with a residual, if there is one, and relu of it.
+Tensor rectified(const Tensor& y, const Tensor& residual) {
+  auto v = y.to_vector<double>();
+  const auto r = residual.defined() ? residual.to_vector<double>() : std::vector<double>(v.size());
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = std::max(v[i] + r[i], 0.0);
+  return from_data(v, y.shape(), cpu);
+}
+void add_batch_norm_relu(OpCase& c, Shape x, bool affine, bool adds) {
+  OpSample s{
+      .inputs = {real(x)},
+      .call =
+          [](const Tensors& in) {
+            return Tensors{batch_norm_relu_train(in[0], second(in), third(in), new_statistics(in[0]), fourth(in))};
+          },
+      .reference =
+          [x](const Tensors& in) {
+            const std::int64_t spatial = product_from(x, 2);
+            const auto channel = [=](std::int64_t i) { return i / spatial % x[1]; };
+            return Tensors{rectified(
+                normalised(in[0], second(in), third(in), 1e-5, std::max<std::int64_t>(1, x[1]), channel, channel),
+                fourth(in))};
+          }};
+  if (affine) {
+    s.inputs.push_back(optional(real({x[1]})));
+    s.inputs.push_back(optional(real({x[1]})));
+    if (adds) s.inputs.push_back(optional(real(x)));
+  }
+  c.samples.push_back(std::move(s));
+}
+}  // namespace
+
+LEVIN_OP_CASE(batch_norm_relu) {
+  OpCase c{.ops = {"batch_norm_relu"},
+           .dtypes = kFloatDTypes,
+           .ulps = 8,
+           .sums = 10,
+           .layout_changes_sums = true,
+           .no_single = "training needs two values a channel"};
+  add_batch_norm_relu(c, {4, 3}, true, true);
+  add_batch_norm_relu(c, {2, 2, 3}, true, false);
+  add_batch_norm_relu(c, {3, 2, 2, 1}, false, false);
+  add_batch_norm_relu(c, {2, 0}, true, true);
+  add_batch_norm_relu(c, {3, 4, 5, 6}, true, true);
+  add_batch_norm_relu(c, {33, 24}, true, false);
+  c.errors.push_back({"residual",
+                      [] {
+                        const Tensor x = zeros({2, 3}, cpu);
+                        (void)batch_norm_relu_train(x, {}, {}, new_statistics(x), zeros({3}, cpu));
+                      },
+                      throws<ShapeError>, "batch_norm_relu_train: the residual has shape [3]"});
+  c.errors.push_back({"dtype",
+                      [] {
+                        const Tensor x = zeros({2, 3}, cpu);
+                        (void)batch_norm_relu_train(x, {}, {}, new_statistics(x), zeros({2, 3}, cpu, DType::f64));
+                      },
+                      throws<DTypeError>, "batch_norm_relu_train"});
+  return c;
+}
+LEVIN_OP_CASE(batch_norm_relu_eval) {
+  OpCase c{.ops = {"batch_norm_relu"}, .dtypes = kFloatDTypes, .ulps = 8};
+  for (const Shape& x : {Shape{1, 1}, Shape{3, 2, 2}, Shape{0, 2}, Shape{2, 3, 4, 4}}) {
+    const std::int64_t spatial = product_from(x, 2), channels = x[1];
+    c.samples.push_back(
+        {.inputs = {real(x), optional(real({channels})), optional(real({channels})), constant({channels}),
+                    constant({channels}, 0.5, 2), optional(real(x))},
+         .call =
+             [](const Tensors& in) { return Tensors{batch_norm_relu_eval(in[0], in[1], in[2], in[3], in[4], in[5])}; },
+         .reference =
+             [=](const Tensors& in) {
+               auto v = in[0].to_vector<double>();
+               const auto w = in[1].to_vector<double>(), b = in[2].to_vector<double>(), m = in[3].to_vector<double>(),
+                          s = in[4].to_vector<double>();
+               for (std::size_t i = 0; i < v.size(); ++i) {
+                 const auto k = static_cast<std::size_t>(static_cast<std::int64_t>(i) / spatial % channels);
+                 v[i] = (v[i] - m[k]) / std::sqrt(s[k] + 1e-5) * w[k] + b[k];
+               }
+               return Tensors{rectified(from_data(v, in[0].shape(), cpu), in[5])};
+             }});
+  }
+  c.errors.push_back({"statistics",
+                      [] {
+                        (void)batch_norm_relu_eval(zeros({2, 3}, cpu), {}, {}, zeros({2}, cpu), zeros({3}, cpu));
+                      },
+                      throws<ShapeError>, "batch_norm_relu_eval: a running statistic has shape [2]"});
+  return c;
+}
 LEVIN_OP_CASE(batch_norm_long) {
   OpCase c{.ops = {},  // the case of batch_norm runs these ops on samples small enough for gradcheck
            .dtypes = kFloatDTypes,
            .ulps = 8,
            .sums = 2 * 33 * 64,
+           .layout_changes_sums = true,
            .no_empty = "one long channel",
            .no_single = "one long channel"};
   add_batch_norm(c, {2, 1, 33, 64}, true);
@@ -328,17 +422,40 @@ TEST_CASE("running statistics that do not fit are named before anything changes"
 }
 
 #if defined(LEVIN_SIMT)
-TEST_CASE("batch norm and its running statistics are three launches") {
+TEST_CASE("batch norm on simt is two launches with its running statistics, with relu and a residual, and backward") {
   struct Ledger : detail::LaunchLedger {
     Ledger() { detail::mode().detour = true; }
   };
-  const RunningStatistics running = fresh_statistics(Device::simt(), 0.1);
-  const Tensor x = ones({4, 3, 5}, Device::simt());
-  Ledger ledger;
-  (void)batch_norm_train(x, {}, {}, running);
-  const auto calls = ledger.take();
-  REQUIRE(calls.size() == 1);
-  CHECK(calls[0].launches.size() == 3);
+  const Device simt = Device::simt();
+  const RunningStatistics running = fresh_statistics(simt, 0.1);
+  for (const Shape& shape : {Shape{4, 3, 5, 2}, Shape{200, 3}}) {
+    for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      if (shape.rank() != 4 && format == MemoryFormat::channels_last) continue;
+      Tensor x = ones(shape, simt).contiguous(format).detach();
+      x.requires_grad_();
+      const Tensor seed = ones_like(x.detach());
+      Ledger ledger;
+      const auto launches = [&](std::size_t expected_calls) {
+        const auto calls = ledger.take();
+        CHECK(calls.size() == expected_calls);
+        std::size_t all = 0;
+        for (const auto& call : calls) all += call.launches.size();
+        return all;
+      };
+      const Tensor plain = batch_norm_train(x, {}, {}, running);
+      CHECK(launches(1) == 2);
+      const Tensor fused = batch_norm_relu_train(x, {}, {}, running);
+      CHECK(launches(1) == 2);
+      (void)batch_norm_relu_train(x, {}, {}, running, seed);
+      CHECK(launches(1) == 2);
+      (void)batch_norm_relu_eval(x, {}, {}, running.mean, running.var, seed);
+      CHECK(launches(1) == 2);
+      (void)grad(std::array{plain}, std::array{x}, std::array{seed});
+      CHECK(launches(1) == 2);
+      (void)grad(std::array{fused}, std::array{x}, std::array{seed});
+      CHECK(launches(1) == 2);
+    }
+  }
 }
 #endif
 

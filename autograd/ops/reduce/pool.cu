@@ -3,6 +3,7 @@
 #include "kernels/conv/pool.cuh"
 
 #include "autograd/op_table.h"
+#include "kernels/conv/pool_channels_last.cuh"
 #include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -15,7 +16,9 @@ using kernels::PoolAxis;
 struct Windows {
   Shape in, out;
   PoolAxis h, w;
+  MemoryFormat format;  // of all images and indices
   [[nodiscard]] std::int64_t planes() const { return in[0] * in[1]; }
+  [[nodiscard]] bool channels_last() const { return format == MemoryFormat::channels_last; }
 };
 
 Tensor max_pool_scatter(const Tensor& gy, const Tensor& index, const Windows& at);
@@ -26,9 +29,9 @@ Tensor avg_pool_backward(const Tensor& gy, const Windows& at);
 // kernel(on, x, y) fills the result [out]. An empty one calls no kernel: of rows without columns there may be very
 // many.
 template <class Kernel>
-Tensor fill(const OpInfo& info, const Tensor& x_, const Shape& out, const Kernel& kernel) {
-  const Tensor x = x_.contiguous();
-  Tensor y = empty(out, x.device(), x.dtype());
+Tensor fill(const OpInfo& info, const Tensor& x_, const Shape& out, MemoryFormat format, const Kernel& kernel) {
+  const Tensor x = x_.contiguous(format);
+  Tensor y = empty(out, x.device(), x.dtype(), format);
   dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
     if (y.numel() != 0) kernel(on, ptr<const T>(x), ptr<T>(y));
   });
@@ -40,9 +43,13 @@ struct MaxPool {
   Windows at;
   Stash index{};  // i32 [out]
   Tensor forward(const Tensor& x_) {
-    index = empty(at.out, x_.device(), DType::i32);
-    return fill(info, x_, at.out, [&](const auto& on, const auto* x, auto* y) {
-      kernels::max_pool(on, x, at.planes(), at.h, at.w, y, ptr<std::int32_t>(index));
+    index = empty(at.out, x_.device(), DType::i32, at.format);
+    return fill(info, x_, at.out, at.format, [&](const auto& on, const auto* x, auto* y) {
+      auto* const places = ptr<std::int32_t>(index);
+      if (at.channels_last())
+        kernels::max_pool_last(on, x, at.in[0], at.in[1], at.h, at.w, y, places);
+      else
+        kernels::max_pool(on, x, at.planes(), at.h, at.w, y, places);
     });
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {max_pool_scatter(gy, index, at)}; }
@@ -54,8 +61,12 @@ struct MaxPoolScatter {
   Stash index;
   Tensor forward(const Tensor& gy_) {
     if (gy_.numel() == 0) return zeros(at.in, gy_.device(), gy_.dtype());
-    return fill(info, gy_, at.in, [&](const auto& on, const auto* gy, auto* gx) {
-      kernels::max_pool_scatter(on, gy, ptr<const std::int32_t>(index), at.planes(), at.h, at.w, gx);
+    return fill(info, gy_, at.in, at.format, [&](const auto& on, const auto* gy, auto* gx) {
+      const auto* const places = ptr<const std::int32_t>(index);
+      if (at.channels_last())
+        kernels::max_pool_scatter_last(on, gy, places, at.in[0], at.in[1], at.h, at.w, gx);
+      else
+        kernels::max_pool_scatter(on, gy, places, at.planes(), at.h, at.w, gx);
     });
   }
   Grads<1> backward(const Tensor& ggx, NeedMask) { return {max_pool_gather(ggx, index, at)}; }
@@ -66,8 +77,12 @@ struct MaxPoolGather {
   Windows at;
   Stash index;
   Tensor forward(const Tensor& x_) {
-    return fill(info, x_, at.out, [&](const auto& on, const auto* x, auto* y) {
-      kernels::max_pool_gather(on, x, ptr<const std::int32_t>(index), at.planes(), at.h, at.w, y);
+    return fill(info, x_, at.out, at.format, [&](const auto& on, const auto* x, auto* y) {
+      const auto* const places = ptr<const std::int32_t>(index);
+      if (at.channels_last())
+        kernels::max_pool_gather_last(on, x, places, at.in[0], at.in[1], at.h, at.w, y);
+      else
+        kernels::max_pool_gather(on, x, places, at.planes(), at.h, at.w, y);
     });
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {max_pool_scatter(gy, index, at)}; }
@@ -77,8 +92,12 @@ struct AvgPool {
   static constexpr OpInfo info{.name = "avg_pool2d"};
   Windows at;
   Tensor forward(const Tensor& x_) {
-    return fill(info, x_, at.out,
-                [&](const auto& on, const auto* x, auto* y) { kernels::avg_pool(on, x, at.planes(), at.h, at.w, y); });
+    return fill(info, x_, at.out, at.format, [&](const auto& on, const auto* x, auto* y) {
+      if (at.channels_last())
+        kernels::avg_pool_last(on, x, at.in[0], at.in[1], at.h, at.w, y);
+      else
+        kernels::avg_pool(on, x, at.planes(), at.h, at.w, y);
+    });
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {avg_pool_backward(gy, at)}; }
 };
@@ -88,8 +107,11 @@ struct AvgPoolBackward {
   Windows at;
   Tensor forward(const Tensor& gy_) {
     if (gy_.numel() == 0) return zeros(at.in, gy_.device(), gy_.dtype());
-    return fill(info, gy_, at.in, [&](const auto& on, const auto* gy, auto* gx) {
-      kernels::avg_pool_backward(on, gy, at.planes(), at.h, at.w, gx);
+    return fill(info, gy_, at.in, at.format, [&](const auto& on, const auto* gy, auto* gx) {
+      if (at.channels_last())
+        kernels::avg_pool_backward_last(on, gy, at.in[0], at.in[1], at.h, at.w, gx);
+      else
+        kernels::avg_pool_backward(on, gy, at.planes(), at.h, at.w, gx);
     });
   }
   Grads<1> backward(const Tensor& ggx, NeedMask) { return {avg_pool(ggx, at)}; }
@@ -146,7 +168,7 @@ PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
 Windows windows(const char* op, const Tensor& x, const PoolOptions& o) {
   check_image(op, x);
   const PoolAxis h = axis(op, x, 0, o), w = axis(op, x, 1, o);
-  return {x.shape(), {x.shape()[0], x.shape()[1], h.out, w.out}, h, w};
+  return {x.shape(), {x.shape()[0], x.shape()[1], h.out, w.out}, h, w, x.suggest_memory_format()};
 }
 
 Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_t, 2> output) {
@@ -161,7 +183,7 @@ Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_
   }
   const PoolAxis h{.in = x.shape()[2], .out = output[0], .adaptive = true},
       w{.in = x.shape()[3], .out = output[1], .adaptive = true};
-  return {x.shape(), {x.shape()[0], x.shape()[1], h.out, w.out}, h, w};
+  return {x.shape(), {x.shape()[0], x.shape()[1], h.out, w.out}, h, w, x.suggest_memory_format()};
 }
 
 }  // namespace

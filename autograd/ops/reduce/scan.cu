@@ -108,8 +108,8 @@ struct CumSum {
   int dim;
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty_like(x, is_float(x.dtype()) ? x.dtype() : DType::i64);
     const Tensor dense = x.contiguous();
+    Tensor y = empty_like(dense, is_float(x.dtype()) ? x.dtype() : DType::i64);
     const AlongDim l(x.shape(), dim);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {

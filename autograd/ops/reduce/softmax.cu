@@ -33,7 +33,7 @@ struct SoftmaxBackward {
   Tensor forward(const Tensor& gy_, const Tensor& y_) {
     gy = gy_;
     y = y_;
-    const Tensor gx = empty_like(y_, y_.device().is_cpu() ? y_.dtype() : from);
+    const Tensor gx = empty(y_.shape(), y_.device(), y_.device().is_cpu() ? y_.dtype() : from);
     const auto call = [&]<class T, class S>(const auto& on, T, S) {
       using kernels::cpu::log_softmax_backward, kernels::cpu::softmax_backward;
       using kernels::gpu::log_softmax_backward, kernels::gpu::softmax_backward;
@@ -74,7 +74,7 @@ struct Softmax {
 
   Tensor forward(const Tensor& x) {
     from = x.dtype();
-    Tensor out = empty_like(x, result);
+    Tensor out = empty(x.shape(), x.device(), result);
     const Tensor in = x.device().is_cpu() ? cast(x, result) : x;
     const auto call = [&]<class T, class S>(const auto& on, T, S) {
       using kernels::cpu::log_softmax, kernels::cpu::softmax;

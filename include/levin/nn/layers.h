@@ -152,18 +152,23 @@ class LEVIN_API BatchNorm : public Module {
  protected:
   BatchNorm(Module& parent, std::string_view name, Options options);
   [[nodiscard]] Tensor normalise(const Tensor& x) const;
+  [[nodiscard]] Tensor normalise_relu(const Tensor& x, const Tensor& residual) const;
 };
 // x [N, C] or [N, C, L].
+// `relu`: levin::relu of the result, or of its sum with a residual, in the pass that normalises: in training
+// batch_norm_relu_train, in evaluation batch_norm_relu_eval.
 class LEVIN_API BatchNorm1d : public BatchNorm {
  public:
   BatchNorm1d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
+  Tensor relu(const Tensor& x, const Tensor& residual = {}) const;
 };
 // x [N, C, H, W].
 class LEVIN_API BatchNorm2d : public BatchNorm {
  public:
   BatchNorm2d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
+  Tensor relu(const Tensor& x, const Tensor& residual = {}) const;
 };
 
 struct LayerNormOptions {

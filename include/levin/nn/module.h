@@ -157,6 +157,10 @@ class LEVIN_API Module {
   // Modules for which keep(module) is true stay as they are; keep decides for each module below them by itself. Throws
   // DTypeError unless dtype is floating.
   void to(DType dtype, const Function<bool(const Module&)>& keep = {});
+  // Lays out 4-d floats, the weights of 2-d convolutions: for channels_last, also give the first layer its images so
+  // (images.contiguous(MemoryFormat::channels_last)), or leave that to the first convolution. States keep their names
+  // and are saved and loaded in either format. Optimizers are made after it.
+  void to(MemoryFormat format);
   [[nodiscard]] Device device() const;
   [[nodiscard]] DType dtype() const;
 
