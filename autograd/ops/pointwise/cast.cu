@@ -205,8 +205,9 @@ struct Clone {
 
 // Bytes between two dense tensors of one shape, dtype and memory format on different devices. Between two CPU devices
 // the host copies, else the copy is enqueued on the current stream of the launching device. The host waits for a copy
-// that reads or writes memory which the host may touch next. With NonBlocking::yes the host waits only where a copy to pageable
-// memory makes that unavoidable. Pageable memory on its way to a device is staged (Note [Copies from pageable memory]).
+// that reads or writes memory which the host may touch next. With NonBlocking::yes the host waits only where a copy to
+// pageable memory makes that unavoidable. Pageable memory on its way to a device is staged (Note [Copies from pageable
+// memory]).
 void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
   using detail::runtime::Copy;
   const Device from = x.device(), to = out.device();
