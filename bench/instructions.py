@@ -109,8 +109,8 @@ def kernels_of(t, size):
                      [("sum", 2 * size), *variance, ("put", size)])
     yield Kernel(f"batch_norm moments {t}", NORM, rf"channel_moments<{t}, {t}, [48], false>", size, [("load", size)])
     yield Kernel(f"batch_norm apply {t}", NORM, rf"channel_apply<{t}, {t}, {t}, [48]>", 2 * size, [("store", size)])
-    yield Kernel(f"batch_norm backward sums {t}", NORM, rf"channel_sums<{t}, {t}, [48], false>", 2 * size,
-                 [("load", 2 * size)])
+    yield Kernel(f"batch_norm backward sums {t}", NORM,
+                 rf"channel_sums<{t}, {t}, [48], false, GradientFinish<float> ?>", 2 * size, [("load", 2 * size)])
     for name, kernel in (("sum of all", "reduce_blocks"), ("sum of columns", "reduce_columns")):
         yield Kernel(f"{name} {t}", REDUCE, rf"{kernel}<{t}, float, \(Reduce\)0, \(Map\)0, [48], {t}>", size,
                      [("load", size)])

@@ -31,11 +31,15 @@ struct LaneTeams {
     if (number >= count) return;
     for (std::int64_t i = lane(); i < n; i += lanes()) f(i);
   }
-  // f(number) for all teams, by the teams of one block: all of its threads call together.
+  // f(number) for teams [first, end), by one block: all of its threads call f together, those without a team with
+  // `count`, which has no steps.
   template <class F>
-  __device__ void by_one_block(F&& f) const {
+  __device__ void by_one_block(std::int64_t first, std::int64_t end, F&& f) const {
     const std::int64_t at_once = blockDim.x >> shift;
-    for (std::int64_t first = 0; first < count; first += at_once) f(first + (threadIdx.x >> shift));
+    for (std::int64_t begin = first; begin < end; begin += at_once) {
+      const std::int64_t number = begin + (threadIdx.x >> shift);
+      f(number < end ? number : count);
+    }
   }
   // The team's numbers joined pair by pair, f(lower lane's, upper lane's): every lane has the same bits.
   template <class T, class F>

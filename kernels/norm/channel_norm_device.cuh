@@ -6,10 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device/lane_teams.cuh"
-#include "kernels/device/last_block.cuh"
-#include "kernels/device/strided.cuh"
 #include "kernels/norm/channel_norm.cuh"
+#include "kernels/norm/channel_parts_device.cuh"
 
 namespace levin::kernels::gpu {
 
@@ -19,251 +17,12 @@ namespace levin::kernels::gpu {
 // coefficients, and a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each):
 // of 32 parts or more a lane takes every 32nd, and the lanes join pair by pair, in an order that the shape alone
 // decides. The block that comes last takes the second step (Note [The last block]), but where it has so many rows to
-// write that further blocks repay a launch.
+// write that further blocks repay a launch. A channel has few parts, so that this block reads few.
 //
 // Images in channels-last memory are rows of channels: [n * s, c, 1]. There a thread has the channels of one chunk, 16
-// bytes, of every row that it meets, so a warp reads whole lines, and the last step keeps its coefficients.
+// bytes, of every row that it meets, and 8 threads a line of 128 bytes. Each column of blocks has a last block.
 //
 // `y`, in all of them: the result of relu, or null. Gradients pass where it is above 0, as relu's own do.
-
-// How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
-// chunks of V. Where s is 1 chunks lie across the channels: 2^across threads have a row of them, and a block as many
-// rows as its threads allow.
-struct ChannelPlan {
-  std::int64_t n, c, s;
-  std::int64_t items = 0, part = 0, parts = 1;  // chunks of a channel (rows of columns), of a part; a channel's parts
-  bool columns = false, chunks = false;
-  unsigned across = 0;
-  Divider in_row{};  // chunks of a sample's channel
-
-  [[nodiscard]] __host__ __device__ std::int64_t elements(std::int64_t k, int v) const {
-    const std::int64_t left = items - k * part;
-    return (left < part ? left : part) * v;
-  }
-  // Doubles of scratch memory.
-  [[nodiscard]] std::int64_t scratch() const { return 2 * parts * c; }
-  // Blocks across the channels.
-  [[nodiscard]] std::int64_t across_blocks(int v) const {
-    return columns ? (((c + v - 1) / v) + (1 << across) - 1) >> across : c;
-  }
-};
-inline constexpr int kChannelThreads = 256;
-template <class T>
-[[nodiscard]] ChannelPlan plan_channels(std::int64_t n, std::int64_t c, std::int64_t s) {
-  ChannelPlan plan{.n = n, .c = c, .s = s};
-  plan.columns = s == 1;
-  plan.chunks = (plan.columns ? c : s) > 0 && (plan.columns ? c : s) % kVec<T> == 0;
-  const int v = plan.chunks ? kVec<T> : 1;
-  const std::int64_t row = plan.columns ? 1 : s / v;
-  plan.in_row = Divider(std::max<std::int64_t>(row, 1));
-  plan.items = n * row;
-  if (plan.columns) {
-    while (plan.across < 5 && (std::int64_t{1} << plan.across) * v < c) ++plan.across;
-  }
-  const std::int64_t blocks = std::max<std::int64_t>(plan.across_blocks(v), 1),
-                     least = plan.columns ? 8 * (kChannelThreads >> plan.across) : 1024;  // items worth a block
-  const std::int64_t wanted = std::clamp<std::int64_t>((8 * kMultiprocessors + blocks - 1) / blocks, 1,
-                                                       std::max<std::int64_t>(1, (plan.items + least - 1) / least));
-  plan.part = std::max<std::int64_t>(1, (plan.items + wanted - 1) / wanted);
-  plan.parts = std::max<std::int64_t>(1, (plan.items + plan.part - 1) / plan.part);
-  return plan;
-}
-
-// What a thread has of part blockIdx.y: kOwn channels, from channel() on.
-template <bool kColumns, int V>
-struct ChannelTeam {
-  static constexpr int kOwn = kColumns ? V : 1;
-  static constexpr int kWarps = kChannelThreads / 32;
-  static constexpr int kScratch = kColumns ? V * kChannelThreads : kWarps;  // doubles
-  ChannelPlan plan;
-
-  __device__ int lanes() const { return 1 << plan.across; }
-  __device__ int rank() const { return static_cast<int>(kColumns ? threadIdx.x >> plan.across : threadIdx.x); }
-  __device__ int lane() const { return static_cast<int>(threadIdx.x) & (lanes() - 1); }
-  __device__ std::int64_t channel() const {
-    return kColumns ? ((std::int64_t{blockIdx.x} << plan.across) + lane()) * V : std::int64_t{blockIdx.x};
-  }
-  // Over the threads of a channel, for each of kOwn channels.
-  __device__ void add_up(double (&x)[kOwn], double* scratch) const {
-    if constexpr (kColumns) {
-      const int warp = static_cast<int>(threadIdx.x / 32), in_warp = static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        for (int apart = 16; apart >= lanes(); apart /= 2) x[k] += from_lane_xor(x[k], apart);
-        if (in_warp < lanes()) scratch[(k * kWarps + warp) * 32 + in_warp] = x[k];
-      }
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        x[k] = scratch[k * kWarps * 32 + lane()];
-        for (int w = 1; w < kWarps; ++w) x[k] += scratch[(k * kWarps + w) * 32 + lane()];
-      }
-      __syncthreads();
-    } else {
-      x[0] = block_sum<kChannelThreads>(x[0], scratch);
-    }
-  }
-  // f(offset) for this thread's chunks.
-  template <class F>
-  __device__ void each(F&& f) const {
-    const std::int64_t j = channel();
-    if (j >= plan.c) return;
-    const std::int64_t begin = blockIdx.y * plan.part,
-                       end = plan.items - begin < plan.part ? plan.items : begin + plan.part;
-    const std::int64_t step = kColumns ? kChannelThreads >> plan.across : kChannelThreads;
-#pragma unroll 4
-    for (std::int64_t u = begin + rank(); u < end; u += step) {
-      const std::int64_t i = kColumns ? u : plan.in_row.quotient(u),
-                         e = kColumns ? 0 : u - i * static_cast<std::int64_t>(plan.in_row.divisor);
-      f((i * plan.c + j) * plan.s + e * V);
-    }
-  }
-  __device__ void leave(double* parts, const double (&a)[kOwn], const double (&b)[kOwn]) const {
-    if (rank() != 0 || channel() >= plan.c) return;
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) {
-      double* const out = parts + 2 * (blockIdx.y * plan.c + channel() + k);
-      out[0] = a[k];
-      out[1] = b[k];
-    }
-  }
-  // The elements of a channel that part blockIdx.y has.
-  __device__ std::int64_t elements() const { return plan.elements(blockIdx.y, kColumns ? 1 : V); }
-};
-template <class T, int V, class S>
-__device__ __forceinline__ Vec<T, V> chunk_at(const S* p, bool vectors) {
-  if (vectors) return converted<T>(load<V>(p));
-  Vec<T, V> v;
-#pragma unroll
-  for (int j = 0; j < V; ++j) v[j] = T(p[j]);
-  return v;
-}
-
-// Four coefficients of a channel, or of a sample's channel.
-template <class A>
-struct alignas(16) Coefficients {
-  A p, q, r, m;
-};
-// Running statistics, and how they follow a batch's. Without `mean` there are none. Where `average` is set, count has
-// grown already.
-template <class A>
-struct Running {
-  A *mean = nullptr, *var = nullptr;
-  std::int64_t* count = nullptr;
-  A keep = 0, take = 0;  // 1 - momentum and momentum
-  bool average = false;
-
-  __device__ __forceinline__ A moved(A running, A batch) const {
-    return average ? running + (batch - running) / A(*count) : running * keep + batch * take;
-  }
-  __device__ __forceinline__ void follow(std::int64_t channel, A batch_mean, A batch_var) const {
-    if (mean == nullptr) return;
-    mean[channel] = moved(mean[channel], batch_mean);
-    var[channel] = moved(var[channel], batch_var);
-    if (channel == 0 && !average) ++*count;
-  }
-};
-
-// Of `count` numbers; square: the sum of squares around the mean.
-struct Moments {
-  double count = 0, mean = 0, square = 0;
-};
-__device__ __forceinline__ Moments from_lane_xor(const Moments& x, int lanes) {
-  return {from_lane_xor(x.count, lanes), from_lane_xor(x.mean, lanes), from_lane_xor(x.square, lanes)};
-}
-// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-struct JoinMoments {
-  __device__ __forceinline__ Moments operator()(const Moments& a, const Moments& b) const {
-    if (!(b.count > 0)) return a;
-    const double d = b.mean - a.mean, all = a.count + b.count, share = b.count / all;
-    return {all, a.mean + d * share, a.square + b.square + d * d * (a.count * share)};
-  }
-};
-template <class A>
-__device__ __forceinline__ A or_else(const A* p, std::int64_t i, A missing) {
-  return p != nullptr ? p[i] : missing;
-}
-
-// The forwards' coefficients: a team a channel of the plan, which has `per` rows of the table and as many parameters of
-// c. unbiased may be null.
-template <class A>
-struct NormFinish {
-  const A *w, *b;
-  A eps;
-  A *mean, *rstd, *unbiased;
-  Running<A> running;
-  Coefficients<A>* table;
-  std::int64_t per, c;
-  int v;  // elements of a plan's item that are of one channel
-  LaneTeams teams;
-  unsigned* ticket;  // null: in a launch of its own
-
-  __device__ void write(const double* parts, const ChannelPlan& plan, std::int64_t k) const {
-    Moments of;
-    teams.each(k, plan.parts, [&](std::int64_t part) {
-      const double* const at = parts + 2 * (part * plan.c + k);
-      of = JoinMoments{}(of, {double(plan.elements(part, v)), at[0], at[1]});
-    });
-    of = teams.joined(of, JoinMoments{});
-    if (k >= teams.count) return;
-    const double count = double(plan.items) * v;
-    const A mu = A(of.mean), scale = math::rsqrt(A(of.square / count) + eps);
-    if (teams.lane() == 0) {
-      mean[k] = mu;
-      rstd[k] = scale;
-      const A of_sample = A(of.square / (count - 1));
-      if (unbiased != nullptr) unbiased[k] = of_sample;
-      running.follow(k, mu, of_sample);
-    }
-    const std::int64_t row = k * per, j = row % c;
-    teams.each(k, per, [&](std::int64_t i) {
-      table[row + i] = {A(0), scale * or_else(w, j + i, A(1)), or_else(b, j + i, A(0)), mu};
-    });
-  }
-};
-// gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. A team a channel; table may be null.
-template <class A>
-struct GradientFinish {
-  const A *w, *mean, *rstd;
-  A *gw, *gb;
-  Coefficients<A>* table;
-  int v;
-  LaneTeams teams;
-  unsigned* ticket;
-
-  __device__ void write(const double* parts, const ChannelPlan& plan, std::int64_t j) const {
-    double of_g = 0, of_h = 0;
-    teams.each(j, plan.parts, [&](std::int64_t part) {
-      const double* const at = parts + 2 * (part * plan.c + j);
-      of_g += at[0];
-      of_h += at[1];
-    });
-    of_g = teams.joined(of_g, Plus{});
-    of_h = teams.joined(of_h, Plus{});
-    if (j >= teams.count || teams.lane() != 0) return;
-    if (gb != nullptr) gb[j] = A(of_g);
-    if (gw != nullptr) gw[j] = A(of_h);
-    if (table == nullptr) return;
-    const double count = double(plan.items) * v;
-    const A p = rstd[j] * or_else(w, j, A(1));
-    table[j] = {p, -p * rstd[j] * A(of_h / count), -p * A(of_g / count), mean[j]};
-  }
-};
-struct NoFinish {
-  unsigned* ticket = nullptr;
-  LaneTeams teams{};
-  __device__ void write(const double*, const ChannelPlan&, std::int64_t) const {}
-};
-// In the block that comes last, where the launch has a ticket.
-template <class Finish>
-__device__ __forceinline__ void finish_last(const Finish& finish, const double* parts, const ChannelPlan& plan) {
-  if (finish.ticket == nullptr || !is_last_block(finish.ticket, gridDim.x * gridDim.y)) return;
-  finish.teams.by_one_block([&](std::int64_t k) { finish.write(parts, plan, k); });
-}
-template <class Finish>
-__global__ void finish_channels(Finish finish, const double* parts, ChannelPlan plan) {
-  finish.write(parts, plan, finish.teams.team());
-}
 
 // Gradients where relu let numbers pass.
 template <class T, int V>
@@ -316,7 +75,7 @@ __global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, d
   }
   of.add_up(around, scratch);
   of.leave(parts, mean, around);
-  finish_last(finish, parts, plan);
+  finish_last<kColumns, V>(finish, parts, plan);
 }
 
 // parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
@@ -358,7 +117,7 @@ __global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, con
   of.add_up(a, scratch);
   of.add_up(b, scratch);
   of.leave(parts, a, b);
-  finish_last(finish, parts, plan);
+  finish_last<kColumns, V>(finish, parts, plan);
 }
 
 // out = gy * p + (x - m) * q + r, and `last`; gy or x may be null, of(j) gives the coefficients of element j.
@@ -506,10 +265,21 @@ template <class T>
 [[nodiscard]] int chunk_of(const ChannelPlan& plan) {
   return plan.chunks && !plan.columns ? kVec<T> : 1;
 }
-// The ticket of a finish that writes `rows` rows, or null where it has a launch of its own.
+// The tickets of a finish that writes `per` rows a channel, or null where it has a launch of its own.
 inline constexpr std::int64_t kMostRowsOfLastBlock = 4096;
-[[nodiscard]] inline unsigned* finish_ticket(const Gpu& on, std::int64_t rows) {
-  return rows <= kMostRowsOfLastBlock ? on.tickets() : nullptr;
+template <class T>
+[[nodiscard]] unsigned* finish_tickets(const Gpu& on, const ChannelPlan& plan, std::int64_t per) {
+  const bool few = plan.columns ? plan.across_blocks(plan.chunks ? kVec<T> : 1) <= levin::detail::kTickets
+                                : plan.c * per <= kMostRowsOfLastBlock;
+  return few ? on.tickets() : nullptr;
+}
+// As many lanes a channel as the last block has threads for, and as lane_teams.
+template <class T>
+[[nodiscard]] LaneTeams finish_teams(const ChannelPlan& plan, std::int64_t steps) {
+  const std::int64_t channels = plan.columns ? std::int64_t{plan.chunks ? kVec<T> : 1} << plan.across : plan.c;
+  LaneTeams teams = lane_teams(plan.c, steps);
+  while (teams.shift > 0 && channels * teams.lanes() > kChannelThreads) --teams.shift;
+  return teams;
 }
 template <class Finish>
 void launch_finish(const Gpu& on, const Finish& finish, const double* parts, const ChannelPlan& plan) {
@@ -525,8 +295,8 @@ template <class T, class S>
 void launch_moments(const Gpu& on, const S* x, double* parts, const ChannelPlan& plan, NormFinish<Accum<T>> finish) {
   if (plan.c == 0) return;
   finish.v = chunk_of<T>(plan);
-  finish.teams = lane_teams(plan.c, std::max(plan.parts, finish.per));
-  finish.ticket = finish_ticket(on, plan.c * finish.per);
+  finish.teams = finish_teams<T>(plan, std::max(plan.parts, finish.per));
+  finish.ticket = finish_tickets<T>(on, plan, finish.per);
   with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
     on.launch(channel_moments<T, S, V, kColumns>, channel_grid(plan, V), x, parts, plan, finish, all_aligned(V, {x}));
   });
@@ -546,8 +316,15 @@ template <class T>
 void launch_gradients(const Gpu& on, const T* gy, const T* x, const T* y, const Accum<T>* w, const Accum<T>* mean,
                       const Accum<T>* rstd, Accum<T>* gw, Accum<T>* gb, Coefficients<Accum<T>>* table, double* parts,
                       const ChannelPlan& plan) {
-  const GradientFinish<Accum<T>> finish{
-      w, mean, rstd, gw, gb, table, chunk_of<T>(plan), lane_teams(plan.c, plan.parts), finish_ticket(on, plan.c)};
+  const GradientFinish<Accum<T>> finish{w,
+                                        mean,
+                                        rstd,
+                                        gw,
+                                        gb,
+                                        table,
+                                        chunk_of<T>(plan),
+                                        finish_teams<T>(plan, plan.parts),
+                                        finish_tickets<T>(on, plan, 1)};
   launch_sums(on, gy, x, y, mean, rstd, 1, parts, plan, finish);
   launch_finish(on, finish, parts, plan);
 }
@@ -575,7 +352,9 @@ void launch_channels(const Gpu& on, const T* gy, const T* x, const T* y, const C
   if (!plan.columns) return launch_apply<T>(on, gy, x, y, table, plan.c, out, last, plan.n, plan.c, plan.s);
   if (plan.n * plan.c == 0) return;
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
-    on.launch(column_apply<T, V>, channel_grid(plan, V), gy, x, y, table, out, last, plan,
+    ChannelPlan spread = plan;  // no parts are left over here
+    spread.cut(8 * kMultiprocessors, plan.across_blocks(V));
+    on.launch(column_apply<T, V>, channel_grid(spread, V), gy, x, y, table, out, last, spread,
               all_aligned(V, {gy, x, y, out, last.residual}));
   };
   if (plan.chunks)
