@@ -89,7 +89,7 @@ TEST_CASE("a convolution gives channels-last memory where its image or its weigh
   }
 }
 
-TEST_CASE("pointwise ops, casts and dropout keep channels-last memory; of two layouts the first operand's counts") {
+TEST_CASE("pointwise ops, casts and dropout keep channels-last memory; other ops have the values of contiguous") {
   Generator gen(1);
   const Tensor a = randn({2, 3, 4, 5}, gen, cpu), b = randn({2, 3, 4, 5}, gen, cpu), c = randn({3, 1, 1}, gen, cpu);
   const Tensor la = a.contiguous(kLast), lb = b.contiguous(kLast);
@@ -116,6 +116,16 @@ TEST_CASE("pointwise ops, casts and dropout keep channels-last memory; of two la
   keeps(cat({la, lb}, 3), cat({a, b}, 3));
   CHECK(cat({la, b}, 1).is_contiguous());
   keeps(expand(c, a.shape()) + la, c + a);  // an expanded operand lies in no format
+  // Ops that do not keep it have the values of contiguous memory.
+  const auto equals = [](const Tensor& got, const Tensor& want) { CHECK(doubles(got) == doubles(want)); };
+  equals(flatten(la, 1), flatten(a, 1));
+  equals(reshape(la, {6, 20}), reshape(a, {6, 20}));
+  equals(softmax(la, 1), softmax(a, 1));
+  equals(pad(la, {1, 2, 0, 1}), pad(a, {1, 2, 0, 1}));
+  equals(flip(la, {1, 3}), flip(a, {1, 3}));
+  equals(cumsum(la, 2), cumsum(a, 2));
+  equals(amax(la, {1}), amax(a, {1}));
+  equals(narrow(la, 1, 1, 2) + narrow(lb, 1, 0, 2), narrow(a, 1, 1, 2) + narrow(b, 1, 0, 2));
   Tensor drawn = la.detach();
   drawn.requires_grad_();
   const Tensor dropped = dropout(drawn, 0.5, gen);

@@ -434,7 +434,7 @@ Tensor reshape(const Tensor& x, Dims dims) {
   const Shape to = resolve("reshape", x, dims);
   Strides strides;
   if (view_strides(x, to, strides)) return apply(View{to, strides}, x);
-  return apply(View{to, contiguous_strides(to)}, x.clone());
+  return apply(View{to, contiguous_strides(to)}, x.contiguous());
 }
 
 Tensor flatten(const Tensor& x, std::int64_t begin, std::int64_t end) {
