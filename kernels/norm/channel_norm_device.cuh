@@ -32,10 +32,11 @@ __device__ __forceinline__ void rectify(Vec<T, V>& g, const Vec<T, V>& y) {
 }
 
 // parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the
-// mean, so that the squares of a channel far from zero keep their digits.
+// mean, so that the squares of a channel far from zero keep their digits. Two blocks a multiprocessor are asked for:
+// left alone, ptxas aims at more and spills.
 template <class T, class S, int V, bool kColumns>
-__global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, double* parts, ChannelPlan plan,
-                                                                   NormFinish<Accum<T>> finish, bool vectors) {
+__global__ __launch_bounds__(kChannelThreads, 2) void channel_moments(const S* x, double* parts, ChannelPlan plan,
+                                                                      NormFinish<Accum<T>> finish, bool vectors) {
   using A = Accum<T>;
   using Of = ChannelTeam<kColumns, V>;
   constexpr int kOwn = Of::kOwn;
@@ -80,10 +81,10 @@ __global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, d
 
 // parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
 template <class T, class S, int V, bool kColumns, class Finish>
-__global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, const S* x, const T* y,
-                                                                const Accum<T>* mean, const Accum<T>* rstd,
-                                                                std::int64_t per, double* parts, ChannelPlan plan,
-                                                                Finish finish, bool vectors) {
+__global__ __launch_bounds__(kChannelThreads, 2) void channel_sums(const T* gy, const S* x, const T* y,
+                                                                   const Accum<T>* mean, const Accum<T>* rstd,
+                                                                   std::int64_t per, double* parts, ChannelPlan plan,
+                                                                   Finish finish, bool vectors) {
   using A = Accum<T>;
   using Of = ChannelTeam<kColumns, V>;
   constexpr int kOwn = Of::kOwn;
@@ -120,24 +121,24 @@ __global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, con
   finish_last<kColumns, V>(finish, parts, plan);
 }
 
-// out = gy * p + (x - m) * q + r, and `last`; gy or x may be null, of(j) gives the coefficients of element j.
-template <int V, class T, class S, class O, class Of>
+// out = gy * p + (x - m) * q + r, and `last`; gy or x may be null. Element j has the coefficients k[j * kStep].
+template <int V, int kStep, class T, class S, class O>
 __device__ __forceinline__ void apply_chunk(const T* gy, const S* x, const T* y, O* out, const Last<T>& last,
-                                            std::int64_t at, bool vectors, const Of& of) {
+                                            std::int64_t at, bool vectors, const Coefficients<Accum<T>>* k) {
   using A = Accum<T>;
   A sum[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) sum[j] = of(j).r;
+  for (int j = 0; j < V; ++j) sum[j] = k[j * kStep].r;
   if (x != nullptr) {
     const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
 #pragma unroll
-    for (int j = 0; j < V; ++j) sum[j] += (A(v[j]) - of(j).m) * of(j).q;
+    for (int j = 0; j < V; ++j) sum[j] += (A(v[j]) - k[j * kStep].m) * k[j * kStep].q;
   }
   if (gy != nullptr) {
     Vec<T, V> g = chunk_at<T, V>(gy + at, vectors);
     if (y != nullptr) rectify(g, chunk_at<T, V>(y + at, vectors));
 #pragma unroll
-    for (int j = 0; j < V; ++j) sum[j] += A(g[j]) * of(j).p;
+    for (int j = 0; j < V; ++j) sum[j] += A(g[j]) * k[j * kStep].p;
   }
   if (last.residual != nullptr) {
     const Vec<T, V> more = chunk_at<T, V>(last.residual + at, vectors);
@@ -165,22 +166,20 @@ __global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, co
   for (std::int64_t u = std::int64_t{blockIdx.x} * kChannelThreads + threadIdx.x; u < items; u += step) {
     const std::int64_t row = in_row.quotient(u);
     const Coefficients<Accum<T>> k = table[row - count.quotient(row) * static_cast<std::int64_t>(count.divisor)];
-    apply_chunk<V>(gy, x, y, out, last, u * V, vectors, [&](int) -> const Coefficients<Accum<T>>& { return k; });
+    apply_chunk<V, 0>(gy, x, y, out, last, u * V, vectors, &k);
   }
 }
 // For rows [rows, c] of channels, with the blocks of the plan.
 template <class T, int V>
-__global__ __launch_bounds__(kChannelThreads) void column_apply(const T* gy, const T* x, const T* y,
-                                                                const Coefficients<Accum<T>>* table, T* out,
-                                                                Last<T> last, ChannelPlan plan, bool vectors) {
+__global__ __launch_bounds__(kChannelThreads, 2) void column_apply(const T* gy, const T* x, const T* y,
+                                                                   const Coefficients<Accum<T>>* table, T* out,
+                                                                   Last<T> last, ChannelPlan plan, bool vectors) {
   const ChannelTeam<true, V> of{plan};
   Coefficients<Accum<T>> k[V];
 #pragma unroll
   for (int j = 0; j < V; ++j)
     if (of.channel() + j < plan.c) k[j] = table[of.channel() + j];
-  of.each([&](std::int64_t at) {
-    apply_chunk<V>(gy, x, y, out, last, at, vectors, [&](int j) -> const Coefficients<Accum<T>>& { return k[j]; });
-  });
+  of.each([&](std::int64_t at) { apply_chunk<V, 1>(gy, x, y, out, last, at, vectors, k); });
 }
 
 template <class A>
