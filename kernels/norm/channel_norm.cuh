@@ -129,7 +129,14 @@ void channel_affine_then(const Cpu& on, const T* x, const Accum<T>* center, cons
     }
   });
 }
-// The same with Last in the place of a function.
+// max(v, 0) of a number or a vector; NaN stays NaN. nvcc's front end knows no constant of a vector type.
+template <class V>
+[[gnu::always_inline]] inline V rectified(const V& v) {
+  V zero;
+  __builtin_memset(&zero, 0, sizeof zero);
+  return v < zero ? zero : v;
+}
+// channel_affine_then with Last in the place of a function.
 template <class T>
 void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Accum<T>* scale, const Accum<T>* shift,
                     T* y, int64_t n, int64_t c, int64_t s, const Last<T>& last) {
@@ -137,12 +144,9 @@ void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Acc
   if (last.rectify == Rectify::no)
     with([]<class V>(V v, int64_t) __attribute__((always_inline)) { return v; });
   else if (const T* const r = last.residual; r != nullptr)
-    with([r]<class V>(V v, int64_t at) __attribute__((always_inline)) {
-      const V sum = v + load<V>(r + at);
-      return sum < V{} ? V{} : sum;  // NaN stays NaN
-    });
+    with([r]<class V>(V v, int64_t at) __attribute__((always_inline)) { return rectified(v + load<V>(r + at)); });
   else
-    with([]<class V>(V v, int64_t) __attribute__((always_inline)) { return v < V{} ? V{} : v; });
+    with([]<class V>(V v, int64_t) __attribute__((always_inline)) { return rectified(v); });
 }
 
 // gx = gy * p[channel] + x * q[channel] + r[channel].
