@@ -111,8 +111,9 @@ TEST_CASE("pooling of channels-last images on a device and on the cpu has the bi
 
 TEST_CASE("batch norm of channels-last images on a device has the values and gradients of contiguous ones") {
   DEVICE_OR_SKIP();
-  for (const Shape& shape :
-       {Shape{3, 16, 9, 11}, Shape{2, 24, 5, 5}, Shape{2, 7, 6, 5}, Shape{1, 300, 3, 2}, Shape{2, 3, 40, 30}}) {
+  // Chunks of channels, channels that fill no chunk, several columns of blocks, and several parts of each.
+  for (const Shape& shape : {Shape{3, 16, 9, 11}, Shape{2, 24, 5, 5}, Shape{2, 7, 6, 5}, Shape{1, 300, 3, 2},
+                             Shape{2, 3, 40, 30}, Shape{2, 72, 24, 20}}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
       for (const bool fused : {false, true}) {
         CAPTURE(text(shape));
@@ -287,8 +288,11 @@ TEST_CASE("no order in which threads run on simt changes a bit of a channels-las
     Tensor x = images(device).contiguous(kLast).detach();
     x.requires_grad_();
     backward(cross_entropy(net(x), classes(device)));
+    const Tensor wide = last_leaf({2, 72, 24, 20}, device, DType::bf16, 5);
+    const BatchNormResult norm = batch_norm_train(wide, {}, {});
+    const Tensors of_norm = grad(std::array{norm.y}, std::array{wide}, std::array{wide.detach()});
     simt::set_schedule(simt::Schedule::ascending);
-    std::vector<std::vector<double>> got{doubles(x.grad())};
+    std::vector<std::vector<double>> got{doubles(x.grad()), doubles(norm.y), doubles(norm.var), doubles(of_norm[0])};
     for (const ParamRef& p : net.parameters()) got.push_back(doubles(p.value->grad()));
     if (want.empty()) want = got;
     CHECK(got == want);

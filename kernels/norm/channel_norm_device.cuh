@@ -32,11 +32,12 @@ __device__ __forceinline__ void rectify(Vec<T, V>& g, const Vec<T, V>& y) {
 }
 
 // parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the
-// mean, so that the squares of a channel far from zero keep their digits. Two blocks a multiprocessor are asked for:
-// left alone, ptxas aims at more and spills.
+// mean, so that the squares of a channel far from zero keep their digits. Blocks a multiprocessor: left alone, ptxas
+// aims at more for rows and spills, and at fewer for channels.
 template <class T, class S, int V, bool kColumns>
-__global__ __launch_bounds__(kChannelThreads, 2) void channel_moments(const S* x, double* parts, ChannelPlan plan,
-                                                                      NormFinish<Accum<T>> finish, bool vectors) {
+__global__ __launch_bounds__(kChannelThreads,
+                             kColumns ? 2 : 4) void channel_moments(const S* x, double* parts, ChannelPlan plan,
+                                                                    NormFinish<Accum<T>> finish, bool vectors) {
   using A = Accum<T>;
   using Of = ChannelTeam<kColumns, V>;
   constexpr int kOwn = Of::kOwn;
@@ -81,10 +82,11 @@ __global__ __launch_bounds__(kChannelThreads, 2) void channel_moments(const S* x
 
 // parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
 template <class T, class S, int V, bool kColumns, class Finish>
-__global__ __launch_bounds__(kChannelThreads, 2) void channel_sums(const T* gy, const S* x, const T* y,
-                                                                   const Accum<T>* mean, const Accum<T>* rstd,
-                                                                   std::int64_t per, double* parts, ChannelPlan plan,
-                                                                   Finish finish, bool vectors) {
+__global__ __launch_bounds__(kChannelThreads,
+                             kColumns ? 2 : 4) void channel_sums(const T* gy, const S* x, const T* y,
+                                                                 const Accum<T>* mean, const Accum<T>* rstd,
+                                                                 std::int64_t per, double* parts, ChannelPlan plan,
+                                                                 Finish finish, bool vectors) {
   using A = Accum<T>;
   using Of = ChannelTeam<kColumns, V>;
   constexpr int kOwn = Of::kOwn;
