@@ -166,7 +166,8 @@ void LBFGS::check_skippable() const {
 namespace {
 
 enum class What : bool { values, gradients };
-// All values or all gradients (unset ones as zeros), end to end in double.
+// All values or all gradients (unset ones as zeros), end to end in double. Vectors have the order of contiguous memory,
+// also where parameters lie in another format: a saved state then fits either.
 Vector gathered(const Parameters& parameters, What what) {
   Vector out;
   for (const ParamRef& p : parameters) {
@@ -179,7 +180,7 @@ Vector gathered(const Parameters& parameters, What what) {
       out.resize(out.size() + n, 0.0);
       continue;
     }
-    t = Updates::laid_out_as(*p.value, t);
+    t = Updates::dense(t);
     if (t.dtype() == DType::f32)
       out.insert(out.end(), Updates::first<float>(t), Updates::first<float>(t) + n);
     else
@@ -191,16 +192,20 @@ Vector gathered(const Parameters& parameters, What what) {
 // p = x + t d
 void write_values(const Parameters& parameters, const Vector& x, double t, const Vector& d) {
   std::size_t at = 0;
+  const NoGrad off;
   for (const ParamRef& p : parameters) {
-    const auto n = static_cast<std::size_t>(p.value->numel());
+    Tensor value = p.value->detach();
+    const Tensor to = value.is_contiguous() ? value : empty(value.shape(), value.device(), value.dtype());
+    const auto n = static_cast<std::size_t>(value.numel());
     for (std::size_t i = 0; i < n; ++i, ++at) {
       const double v = x[at] + t * d[at];
-      if (p.value->dtype() == DType::f32)
-        Updates::first<float>(*p.value)[i] = static_cast<float>(v);
+      if (to.dtype() == DType::f32)
+        Updates::first<float>(to)[i] = static_cast<float>(v);
       else
-        Updates::first<double>(*p.value)[i] = v;
+        Updates::first<double>(to)[i] = v;
     }
-    p.value->get().storage->wrote("lbfgs_step");
+    if (to.impl() != value.impl()) copy_(value, to);
+    value.get().storage->wrote("lbfgs_step");
   }
 }
 

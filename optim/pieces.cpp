@@ -57,12 +57,12 @@ void Optimizer::use_pieces(const Function<Piece(const ParamRef&)>& piece_of) {
     const auto whole = std::exchange(g.masters, {});
     if (!masters_) continue;
     Masters::make(g, memory_.get());
-    // A master knows digits that the model's 16 bits have lost.
+    // A master knows digits that the model's 16 bits have lost. Pieces count the elements of contiguous memory.
     for (std::size_t i = 0; i < whole.size(); ++i) {
       if (!whole[i] || !g.masters[i]) continue;
       Tensor& value = g.masters[i]->value;
       value = Updates::kept(
-          as_strided(whole[i]->value.detach(), value.shape(), value.strides(), g.first_element(i)).clone(),
+          as_strided(whole[i]->value.detach().contiguous(), value.shape(), value.strides(), g.first_element(i)).clone(),
           value.device(), memory_.get());
       value.requires_grad_();
     }

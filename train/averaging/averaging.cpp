@@ -26,12 +26,13 @@ Buffers buffers_of(nn::Module& module) {
 // f32 for 16-bit floats, which would round small changes away.
 DType dtype_of_average(DType dtype) { return is_float(dtype) && itemsize(dtype) == 2 ? DType::f32 : dtype; }
 
-// Copies contiguous tensors with the device and dtype of their source in one pass, and the others one by one.
+// Copies dense tensors with the device and dtype of their source in one pass, and the others one by one.
 void copy_over(const Tensors& to, const Tensors& from) {
   Tensors alike, sources;
   for (std::size_t i = 0; i < to.size(); ++i) {
     Tensor target = to[i];
-    if (target.device() == from[i].device() && target.dtype() == from[i].dtype() && target.is_contiguous() &&
+    if (target.device() == from[i].device() && target.dtype() == from[i].dtype() &&
+        target.is_contiguous(target.suggest_memory_format()) &&
         (alike.empty() || alike[0].device() == target.device())) {
       alike.push_back(target);
       sources.push_back(from[i]);
@@ -65,7 +66,8 @@ AveragedModel::AveragedModel(nn::Module& module, std::shared_ptr<const AveragedM
   const NoGrad off;
   const auto add = [&](const std::string& name, const Tensor& value, bool averaged, bool persistent) {
     // A conversion returns the tensor itself when there is nothing to convert.
-    Tensor copy = value.detach().contiguous().to(device_).to(dtype_of_average(value.dtype()));
+    Tensor copy =
+        value.detach().contiguous(value.suggest_memory_format()).to(device_).to(dtype_of_average(value.dtype()));
     if (copy.get().storage == value.get().storage) copy = copy.clone();
     entries_.push_back({name, std::move(copy), averaged && is_float(value.dtype()), persistent});
   };

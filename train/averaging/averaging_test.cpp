@@ -271,6 +271,32 @@ TEST_CASE("a module that is not the one averaged is refused") {
   CHECK(average.n_averaged() == 0);
 }
 
+TEST_CASE("averages lie in the memory format of their weights, which a swap keeps") {
+  for (const Device device : devices()) {
+    struct Pixels : nn::Module {
+      using Module::Module;
+      nn::Conv2d conv{*this, "conv", {.in = 3, .out = 4, .kernel = 3}};
+    } net({.gen = Generator(1), .device = device});
+    net.to(MemoryFormat::channels_last);
+    AveragedModel average(net, {.avg_fn = ema_avg(0.5)});
+    average.update(net);
+    const Tensor first = net.conv.weight.detach().to(cpu).contiguous();
+    {
+      const NoGrad off;
+      fill_(net.conv.weight, 0);
+    }
+    average.update(net);
+    {
+      const auto swapped = average.swap_into(net);
+      CHECK(net.conv.weight.is_contiguous(MemoryFormat::channels_last));
+      CHECK(equal(net.conv.weight.detach().to(cpu), first * 0.5));
+    }
+    average.copy_to(net);
+    CHECK(net.conv.weight.is_contiguous(MemoryFormat::channels_last));
+    CHECK(equal(net.conv.weight.detach().to(cpu), first * 0.5));
+  }
+}
+
 TEST_CASE("an update is not recorded, on a device either") {
   DEVICE_OR_SKIP();
   Tiny net(device);

@@ -214,7 +214,10 @@ void append_gradients(Parts& parts, const Trainer::Run& run, std::size_t optimiz
     const std::string name = prefix + parameters[i].name;
     Tensor average = p.grad();
     if (has[i] == '1' && !alone) {
-      average = average.defined() ? average.clone() : zeros(p.shape(), p.device(), p.dtype());
+      if (!average.defined())
+        average = zeros(p.shape(), p.device(), p.dtype());
+      else  // a copy, in the one format that ranks reduce
+        average = average.is_contiguous() ? average.clone() : average.contiguous();
       run.strategy->all_reduce(average, dist::ReduceOp::average);
     }
     Tensor mine;  // of this rank's piece

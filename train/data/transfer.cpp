@@ -55,7 +55,7 @@ void Transfer::move(Batch& batch, Device device, const Tensors* into) {
     for (std::size_t i = 0; i < batch.fields.size(); ++i) {
       Tensor& t = batch.fields[i];
       if (into) {
-        copy_into((*into)[i], t.contiguous());
+        copy_into((*into)[i], t.contiguous((*into)[i].suggest_memory_format()));
         t = (*into)[i];
       } else if (travels(t)) {
         t = t.to(device, NonBlocking::yes);

@@ -121,6 +121,21 @@ TEST_CASE("a recorded step of a device gets its batch from the host, without a c
   }
 }
 
+TEST_CASE("a recorded step gets channels-last images from the host in its own memory format") {
+  DEVICE_OR_SKIP();
+  const Tensor x = reshape(arange(120, Device::cpu(), DType::f32), {2, 3, 4, 5});
+  for (const MemoryFormat from : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    for (const MemoryFormat to : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      const Tensors into{empty(x.shape(), device, DType::f32, to)};
+      Batch batch{.fields = {x.contiguous(from)}};
+      train::Transfer transfer;
+      transfer.move(batch, device, &into);
+      CHECK(batch[0].shares_storage(into[0]));
+      CHECK(equal(into[0].to(Device::cpu()), x));
+    }
+  }
+}
+
 TEST_CASE("fields that record gradients, and fields on the device, stay as they are on the way to a device") {
   DEVICE_OR_SKIP();
   Tensor w = ones({3}, Device::cpu());

@@ -106,11 +106,13 @@ bool StepCapture::Record::laid_out(const Batch& batch) const {
 const Tensors* StepCapture::inputs_of(const Batch& batch) const {
   if (!prevented_by_.empty()) return nullptr;
   const auto there = [](const Tensor& t) { return t.defined() && t.device().is_cpu() && !t.requires_grad(); };
-  // A field that travels arrives row-major.
-  const auto row_major = [](const Tensor& t) { return t.is_contiguous(); };
+  // A field that travels keeps its memory format.
+  const auto takes = [](const Tensor& input, const Tensor& field) {
+    return input.is_contiguous(field.suggest_memory_format());
+  };
   const auto it = std::find_if(records_.begin(), records_.end(), [&](const Record& r) {
     return r.graph && r.fits(batch) && std::all_of(batch.fields.begin(), batch.fields.end(), there) &&
-           std::all_of(r.inputs.begin(), r.inputs.end(), row_major);
+           std::equal(r.inputs.begin(), r.inputs.end(), batch.fields.begin(), takes);
   });
   return it == records_.end() ? nullptr : &it->inputs;
 }

@@ -236,7 +236,8 @@ ConvShape shape_of(const Shape& x, const Shape& w, const std::array<std::int64_t
           .groups = groups};
 }
 
-Tensor unflat(const Tensor& t) { return unsqueeze(t, 2); }
+// As a row of an image. A transposed sequence would pass for one in channels-last memory, and give such a result.
+Tensor unflat(const Tensor& t) { return unsqueeze(t.contiguous(), 2); }
 
 }  // namespace
 
