@@ -30,7 +30,7 @@ import sys
 import tarfile
 
 TABLE = pathlib.Path(__file__).resolve().parent / "results" / "gpu_targets.md"
-RUNS = ("kernels", "own_gemm", "cudnn", "steps")
+RUNS = ("kernels", "own_gemm", "own_attention", "cudnn", "steps")
 TORCH = {"torch": ("kernels", "steps"), "torch_cudnn": ("cudnn",)}
 NOT = "not measured"
 HOST = "host_us of the rows above"

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "levin/device.h"
+#include "levin/engines.h"
 #include "tests/skip.h"
 
 namespace levin::test {
@@ -14,6 +15,20 @@ namespace levin::test {
   if (device_count(DeviceType::simt) > 0) return Device::simt();
   return std::nullopt;
 }
+
+// Who computes a family of ops on a GPU, while it lives.
+class ChosenEngine {
+ public:
+  ChosenEngine(EngineFamily family, EngineChoice choice)
+      : family_(family), before_(set_engine_choice(family, choice)) {}
+  ChosenEngine(const ChosenEngine&) = delete;
+  ChosenEngine& operator=(const ChosenEngine&) = delete;
+  ~ChosenEngine() { set_engine_choice(family_, before_); }
+
+ private:
+  EngineFamily family_;
+  EngineChoice before_;
+};
 
 }  // namespace levin::test
 

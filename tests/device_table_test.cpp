@@ -156,7 +156,8 @@ TEST_CASE("each row of gpu_targets.md is a row of bench_kernels or bench_step on
   const TemporaryFolder dir;
   const Program kernels("bench_kernels", dir, "bench"), steps("bench_step", dir, "bench");
   if (!kernels.built() || !steps.built() || !have_tools()) return;
-  for (const auto& [program, runs] : {std::pair{&kernels, "kernels,own_gemm,cudnn"}, std::pair{&steps, "steps"}}) {
+  const std::string of_kernels = "kernels,own_gemm,own_attention,cudnn";
+  for (const auto& [program, runs] : {std::pair{&kernels, of_kernels}, std::pair{&steps, std::string("steps")}}) {
     const auto known = program->run({"--list", "cuda"});
     REQUIRE(known.code == 0);
     std::string wanted = table(dir, std::string("--filter ") + runs).said;  // ^(a|b)/

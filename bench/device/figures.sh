@@ -22,11 +22,13 @@ bench() {
     figures kernels 60 "$kernels" --warm-only --filter "$filter"
     figures steps 60 "$steps" --filter 'mlp.*_captured'
     figures own_gemm 60 "$kernels" --warm-only --gemm own --filter '^matmul/bf16/'
+    figures own_attention 60 "$kernels" --warm-only --attention own --filter '^attention_causal/bf16/'
     figures cudnn 60 "$kernels" --warm-only "${cudnn[@]}" --filter '^(attention|conv2d)/bf16/'
   else
     figures kernels 150 "$kernels" --filter "$filter"
     figures steps 100 "$steps" --filter "$(table_of --filter steps)"
     figures own_gemm 40 "$kernels" --warm-only --gemm own --filter "$(table_of --filter own_gemm)"
+    figures own_attention 40 "$kernels" --warm-only --attention own --filter "$(table_of --filter own_attention)"
     figures cudnn 60 "$kernels" --warm-only "${cudnn[@]}" --filter "$(table_of --filter cudnn)"
     # Rows without a target, while time is left: steps by other engines and op by op, and ten ops of the sweep per
     # program.

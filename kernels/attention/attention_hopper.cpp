@@ -54,7 +54,8 @@ std::optional<std::string> hopper_refusal(const LibraryAttention& c) {
 
 bool fills_hopper(const LibraryAttention& call) {
   constexpr std::int64_t kProcessors = 132;
-  return 2 * blocks_of(call) >= kProcessors;
+  // Gradients keep f32 sums of whole tiles of rows.
+  return 2 * blocks_of(call) >= kProcessors && (!call.backward || call.q.sizes[2] >= 64);
 }
 
 // The parts of HopperScratch in attention_hopper_backward_device.cuh: a tile has 8192 sums, two numbers for each row,

@@ -16,7 +16,7 @@ namespace levin::kernels {
 [[nodiscard]] std::optional<std::string> hopper_refusal(const LibraryAttention& call);
 
 // Blocks of less than half the multiprocessors, of an H100 or H200, lose to the kernels of attention_device.cuh, whose
-// blocks have fewer rows.
+// blocks have fewer rows. So do gradients of fewer than 64 rows.
 [[nodiscard]] bool fills_hopper(const LibraryAttention& call);
 
 // The call of library_attention where it goes to the kernels: the device has compute capability 9.0, the call fills it,

@@ -334,6 +334,8 @@ __device__ __forceinline__ void store_columns(const HopperBackwardConsumer<kWidt
                                               float scale, const TensorMap& gk, const TensorMap& gv) {
   using Head = HopperBackward<kWidth>;
   unsigned char *const to_k = on.memory.k + on.rows_at(), *const to_v = on.memory.v() + on.rows_at();
+  wgmma_registers(sums.k);
+  wgmma_registers(sums.v);
 #pragma unroll
   for (float& x : sums.k) x *= scale;
   on.memory.barriers().slopes_read.wait(on.block.steps - 1);

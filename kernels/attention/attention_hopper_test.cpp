@@ -97,6 +97,7 @@ TEST_CASE("attention gets blocks of 192 rows for heads 64 wide and of 128 for ot
 
 TEST_CASE("device: our own attention that fills the device, and its gradients, are those of f64") {
   DEVICE_OR_SKIP();
+  const test::ChosenEngine own(EngineFamily::attention, EngineChoice::own);
   const Device cpu = Device::cpu();
   constexpr std::int64_t kBatches = 2, kHeads = 33, kRows = 65;
   for (const std::int64_t width : {64, 128}) {

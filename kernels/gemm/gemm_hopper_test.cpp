@@ -106,10 +106,7 @@ TEST_CASE("a product gets tiles of 256 columns where they fill 132 multiprocesso
 
 TEST_CASE("device: our own products that fill the device are exact, in both directions of both operands") {
   DEVICE_OR_SKIP();
-  struct OwnKernels {
-    EngineChoice before = set_engine_choice(EngineFamily::product, EngineChoice::own);
-    ~OwnKernels() { set_engine_choice(EngineFamily::product, before); }
-  } own;
+  const test::ChosenEngine own(EngineFamily::product, EngineChoice::own);
   check_directions<f16>(device);
   check_directions<bf16>(device);
 }

@@ -132,24 +132,26 @@ TEST_CASE(
        {Case{{1, 70, 64}, {1, 70, 64}, {1, 70, 64}}, Case{{2, 1, 9, 100}, {1, 2, 80, 100}, {2, 2, 80, 40}},
         Case{{1, 65, 128}, {1, 130, 128}, {1, 130, 128}}, Case{{3, 20}, {2, 20}, {2, 129}}}) {
     for (const Causal causal : {Causal::no, Causal::yes}) {
-      for (const DType dtype : {DType::f16, DType::bf16}) {
-        if (c.v.back() > 128 && causal == Causal::yes) continue;  // too wide for the fused op
-        CAPTURE(text(c.q));
-        CAPTURE(text(dtype));
-        Generator g(1);
-        const auto make = [&](const Shape& s) { return randn(s, g, cpu, DType::f64).to(dtype); };
-        // Rows of q and k as a projection to two heads leaves them: every second row is the other head's.
-        const auto both = [](const Shape& s) { return s.with(s.rank() - 2, 2 * s[s.rank() - 2]); };
-        const auto head = [](const Tensor& t) { return slice(t, -2, 0, t.size(-2), 2); };
-        const Tensor q = make(both(c.q)), k = make(both(c.k)), v = make(c.v);
-        const Tensor want = scaled_dot_product_attention(head(q).to(DType::f64), head(k).to(DType::f64),
-                                                         v.to(DType::f64), {.causal = causal});
-        const Tensor got =
-            scaled_dot_product_attention(head(q.to(*device)), head(k.to(*device)), v.to(*device), {.causal = causal});
-        // A weight is rounded once and the result once; the weights of a row add up to 1 and |v| < 5.
-        const double eps = dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
-        CHECK(allclose(got.to(cpu).to(DType::f64), want, 0, 5 * 2 * eps));
-      }
+      for (const DType dtype : {DType::f16, DType::bf16})
+        for (const EngineChoice by : {EngineChoice::own, EngineChoice::first}) {
+          const test::ChosenEngine engine(EngineFamily::attention, by);
+          if (c.v.back() > 128 && causal == Causal::yes) continue;  // too wide for the fused op
+          CAPTURE(text(c.q));
+          CAPTURE(text(dtype));
+          Generator g(1);
+          const auto make = [&](const Shape& s) { return randn(s, g, cpu, DType::f64).to(dtype); };
+          // Rows of q and k as a projection to two heads leaves them: every second row is the other head's.
+          const auto both = [](const Shape& s) { return s.with(s.rank() - 2, 2 * s[s.rank() - 2]); };
+          const auto head = [](const Tensor& t) { return slice(t, -2, 0, t.size(-2), 2); };
+          const Tensor q = make(both(c.q)), k = make(both(c.k)), v = make(c.v);
+          const Tensor want = scaled_dot_product_attention(head(q).to(DType::f64), head(k).to(DType::f64),
+                                                           v.to(DType::f64), {.causal = causal});
+          const Tensor got =
+              scaled_dot_product_attention(head(q.to(*device)), head(k.to(*device)), v.to(*device), {.causal = causal});
+          // A weight is rounded once and the result once; the weights of a row add up to 1 and |v| < 5.
+          const double eps = dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+          CHECK(allclose(got.to(cpu).to(DType::f64), want, 0, 5 * 2 * eps));
+        }
     }
   }
 }
@@ -165,61 +167,63 @@ TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd 
         Case{{67, 128}, {130, 128}, {130, 128}}, Case{{150, 96}, {65, 96}, {65, 128}},
         Case{{2, 131, 32}, {2, 150, 32}, {2, 150, 24}}, Case{{1, 8}, {3, 8}, {3, 5}}}) {
     for (const Causal causal : {Causal::no, Causal::yes}) {
-      for (const DType dtype : {DType::f16, DType::bf16}) {
-        CAPTURE(text(c.q));
-        CAPTURE(text(dtype));
-        CAPTURE(int(causal));
-        Generator g(1);
-        // Every second row is another head's, as a projection leaves them; the gradient is transposed, as from a merge
-        // of heads.
-        const auto make = [&](const Shape& s) {
-          const Tensor both = randn(s.with(s.rank() - 2, 2 * s[s.rank() - 2]), g, cpu, DType::f64).to(dtype);
-          return slice(both, -2, 0, both.size(-2), 2);
-        };
-        const Tensors in{make(c.q), make(c.k), make(c.v)};
-        const auto seed_of = [&](const Shape& s) {
-          Generator other(2);
-          return transpose(
-              randn(s.with(s.rank() - 2, s.back()).with(s.rank() - 1, s[s.rank() - 2]), other, cpu, DType::f64)
-                  .to(dtype),
-              -2, -1);
-        };
-        const auto gradients = [&](Device where, DType t) {
-          Tensors x;
-          for (const Tensor& u : in) x.push_back(u.to(where).to(t).detach()), x.back().requires_grad_();
-          const Tensor y = scaled_dot_product_attention(x[0], x[1], x[2], {.causal = causal});
-          Tensors out;
-          for (const Tensor& u : grad(Tensors{y}, x, std::array{seed_of(y.shape()).to(where).to(t)}))
-            out.push_back(u.to(cpu).to(DType::f64));
-          return out;
-        };
-        const Tensors got = gradients(*device, dtype), want = gradients(cpu, DType::f64);
+      for (const DType dtype : {DType::f16, DType::bf16})
+        for (const EngineChoice by : {EngineChoice::own, EngineChoice::first}) {
+          const test::ChosenEngine engine(EngineFamily::attention, by);
+          CAPTURE(text(c.q));
+          CAPTURE(text(dtype));
+          CAPTURE(int(causal));
+          Generator g(1);
+          // Every second row is another head's, as a projection leaves them; the gradient is transposed, as from a
+          // merge of heads.
+          const auto make = [&](const Shape& s) {
+            const Tensor both = randn(s.with(s.rank() - 2, 2 * s[s.rank() - 2]), g, cpu, DType::f64).to(dtype);
+            return slice(both, -2, 0, both.size(-2), 2);
+          };
+          const Tensors in{make(c.q), make(c.k), make(c.v)};
+          const auto seed_of = [&](const Shape& s) {
+            Generator other(2);
+            return transpose(
+                randn(s.with(s.rank() - 2, s.back()).with(s.rank() - 1, s[s.rank() - 2]), other, cpu, DType::f64)
+                    .to(dtype),
+                -2, -1);
+          };
+          const auto gradients = [&](Device where, DType t) {
+            Tensors x;
+            for (const Tensor& u : in) x.push_back(u.to(where).to(t).detach()), x.back().requires_grad_();
+            const Tensor y = scaled_dot_product_attention(x[0], x[1], x[2], {.causal = causal});
+            Tensors out;
+            for (const Tensor& u : grad(Tensors{y}, x, std::array{seed_of(y.shape()).to(where).to(t)}))
+              out.push_back(u.to(cpu).to(DType::f64));
+            return out;
+          };
+          const Tensors got = gradients(*device, dtype), want = gradients(cpu, DType::f64);
 
-        // Rounded to T: weights, slopes, y (from rounded weights) and the results.
-        const Tensor q = in[0].to(DType::f64), k = in[1].to(DType::f64), v = in[2].to(DType::f64);
-        const double scale = 1 / std::sqrt(double(c.q.back()));
-        Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
-        if (causal == Causal::yes) {
-          const Tensor row = unsqueeze(arange(scores.size(-2), cpu), 1), col = arange(scores.size(-1), cpu);
-          scores = masked_fill(scores, gt(col, row), -inf);
+          // Rounded to T: weights, slopes, y (from rounded weights) and the results.
+          const Tensor q = in[0].to(DType::f64), k = in[1].to(DType::f64), v = in[2].to(DType::f64);
+          const double scale = 1 / std::sqrt(double(c.q.back()));
+          Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
+          if (causal == Causal::yes) {
+            const Tensor row = unsqueeze(arange(scores.size(-2), cpu), 1), col = arange(scores.size(-1), cpu);
+            scores = masked_fill(scores, gt(col, row), -inf);
+          }
+          const Tensor w = softmax(scores, -1), gy = seed_of(matmul(w, v).shape()).to(DType::f64);
+          const Tensor mean_error = sum(abs(gy) * matmul(w, abs(v)), -1, KeepDim::yes) * 2;
+          const Tensor d = matmul(gy, transpose(v, -2, -1));
+          // The unit of T, and f32 sums of up to 150 terms; f16 has steps of 2^-24 even for the smallest numbers.
+          const double eps = (dtype == DType::f16 ? 0x1p-11 : 0x1p-9) + 150 * 0x1p-24,
+                       least = dtype == DType::f16 ? 0x1p-25 : 0;
+          const Tensor slope_error = (w * (abs(d - sum(d * w, -1, KeepDim::yes)) + mean_error) * eps + least) * scale;
+          const Tensors bounds{matmul(slope_error, abs(k)), matmul(transpose(slope_error, -2, -1), abs(q)),
+                               matmul(transpose(w * eps + least, -2, -1), abs(gy))};
+          for (std::size_t i = 0; i < 3; ++i) {
+            CAPTURE(i);
+            const Tensor bound = bounds[i].shape() == want[i].shape() ? bounds[i] : sum_to(bounds[i], want[i].shape());
+            // The sum over a broadcast batch rounds its result once more.
+            const Tensor allowed = bound * 2 + abs(want[i]) * (2 * eps) + 2 * least;
+            CHECK(all(le(abs(got[i] - want[i]), allowed)).item<bool>());
+          }
         }
-        const Tensor w = softmax(scores, -1), gy = seed_of(matmul(w, v).shape()).to(DType::f64);
-        const Tensor mean_error = sum(abs(gy) * matmul(w, abs(v)), -1, KeepDim::yes) * 2;
-        const Tensor d = matmul(gy, transpose(v, -2, -1));
-        // The unit of T, and f32 sums of up to 150 terms; f16 has steps of 2^-24 even for the smallest numbers.
-        const double eps = (dtype == DType::f16 ? 0x1p-11 : 0x1p-9) + 150 * 0x1p-24,
-                     least = dtype == DType::f16 ? 0x1p-25 : 0;
-        const Tensor slope_error = (w * (abs(d - sum(d * w, -1, KeepDim::yes)) + mean_error) * eps + least) * scale;
-        const Tensors bounds{matmul(slope_error, abs(k)), matmul(transpose(slope_error, -2, -1), abs(q)),
-                             matmul(transpose(w * eps + least, -2, -1), abs(gy))};
-        for (std::size_t i = 0; i < 3; ++i) {
-          CAPTURE(i);
-          const Tensor bound = bounds[i].shape() == want[i].shape() ? bounds[i] : sum_to(bounds[i], want[i].shape());
-          // The sum over a broadcast batch rounds its result once more.
-          const Tensor allowed = bound * 2 + abs(want[i]) * (2 * eps) + 2 * least;
-          CHECK(all(le(abs(got[i] - want[i]), allowed)).item<bool>());
-        }
-      }
     }
   }
 }
