@@ -136,10 +136,12 @@ void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t
 template <class T>
 void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T* y, int64_t outer, int64_t dim,
                int64_t m, int64_t inner, int64_t skip) {
-  // A chunk looks at all indices for those of its rows, so it has enough rows that this costs little.
-  const int64_t work = std::max<int64_t>(1, inner * (1 + m / std::max<int64_t>(1, dim)));
-  int64_t rows = std::max<int64_t>(1, std::max(kIndexTask, 64 * m) / work);
-  if (inner == 0) return;
+  if (outer * dim * inner == 0) return;
+  // A chunk looks at all indices for those of its rows, so there are as few as keep the threads busy.
+  const double work = double(outer * dim) * double(inner) * (1 + double(m) / double(dim));
+  const auto worth = int64_t(work / double(std::max(kIndexTask, 4 * m)));
+  const int64_t chunks = std::clamp<int64_t>(worth, 1, 4 * num_threads());
+  int64_t rows = (outer * dim + chunks - 1) / chunks;
   // Sums that are wider than T need memory.
   if (!std::is_same_v<IndexSum<T>, T>) rows = std::min(rows, std::max<int64_t>(1, (int64_t{1} << 20) / inner));
   on.parallel_for(outer * dim, rows, [&](int64_t begin, int64_t end) {
@@ -241,7 +243,7 @@ template <class U>
         const int64_t n = std::min(kRunBlock, w.k_size - k);
         const int64_t* const run = index + p.i + k;
         ahead.next_part();
-        ask_for(std::min(run + kIndicesAhead, last_index), kRunBlock * 8);
+        ask_for(run + std::min<int64_t>(kIndicesAhead, last_index - run), kRunBlock * 8);
         if (any_outside(on, run, n, bound)) {
           is_bad.store(true, std::memory_order_relaxed);
           return;
@@ -333,7 +335,7 @@ template <class T, class F>
         const T* const from = src + p.c + k * w.k_c;
         ahead.next_part();
         src_ahead.next_part();
-        ask_for(std::min(run + kIndicesAhead, last_index), kRunBlock * 8);
+        ask_for(run + std::min<int64_t>(kIndicesAhead, last_index - run), kRunBlock * 8);
         if (any_outside(on, run, n, row)) {
           is_bad.store(true, std::memory_order_relaxed);
           return;

@@ -101,3 +101,19 @@ TEST_CASE("rows are added in the order of their indices, whatever the range of r
     }
   }
 }
+
+TEST_CASE("16-bit rows are added in f32 and rounded once, onto x or onto zeros") {
+  const std::int64_t rows = 9, m = 200, inner = 19;
+  std::vector<bf16> x(std::size_t(rows * inner), bf16(256.0f)), src(std::size_t(m * inner), bf16(0.5f));
+  std::vector<std::int64_t> index;
+  for (std::int64_t i = 0; i < m; ++i) index.push_back(i % 7);  // the last two rows get nothing
+  for (const bf16* from : {static_cast<const bf16*>(x.data()), static_cast<const bf16*>(nullptr)}) {
+    std::vector<bf16> y(x.size(), bf16(-1.0f));
+    cpu::add_to_rows(Cpu(), from, index.data(), m, std::int64_t{0}, rows, static_cast<const bf16*>(src.data()),
+                     y.data(), inner, std::int64_t{3});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float start = from ? 256 : 0, sum = r < 7 && r != 3 ? 0.5f * float(r < 4 ? 29 : 28) : 0;
+      CHECK(y[std::size_t(r * inner + inner - 1)] == bf16(start + sum));
+    }
+  }
+}

@@ -209,7 +209,9 @@ void run_tiles(const Cpu& on, PointwiseLoop loop, const void* functor, const Poi
   const std::int64_t strips = (height + kTileRows - 1) / kTileRows;
   std::int64_t step[kMaxOperands];
   for (std::size_t k = 0; k < operands; ++k) step[k] = turned.is[k] ? plan.width[k] : plan.steps[k][last];
-  const How how(plan, step);
+  How how(plan, step);
+  // A line that two tiles share would be written to memory twice.
+  how.streams = how.streams && inner * plan.width[0] % 64 == 0;
   const std::int64_t tasks = plan.numel / inner / height * strips;
   on.parallel_for(tasks, std::max<std::int64_t>(1, grain / (kTileRows * inner)), [&](auto begin, auto end) {
     const Streaming all_seen;

@@ -231,9 +231,12 @@ void update_elements(const R& rule, const Slot<T>& s, std::int64_t begin, std::i
 
 template <class R, class T>
 void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
-  constexpr std::int64_t kBytes = 5 * sizeof(T);  // p, g and a state read, p and the state written
+  if (slots.empty()) return;
+  const Slot<T>& any = slots.front();
+  const int states = (any.a != nullptr) + (any.b != nullptr) + (any.c != nullptr);
+  const auto bytes = static_cast<std::int64_t>(sizeof(T)) * (3 + 2 * states);  // all but g read and written
   parallel_pieces(
-      on, slots, kUpdateChunk, kBytes, [](const Slot<T>& s) { return s.n; },
+      on, slots, kUpdateChunk, bytes, [](const Slot<T>& s) { return s.n; },
       [&](const Slot<T>& s, std::int64_t begin, std::int64_t end) { update_elements(rule, s, begin, end); });
 }
 

@@ -215,8 +215,8 @@ Tensor fill_up(const Tensor& g, const Shape& src) {
 
 // Whether every row of x has indices, so that a row can be copied just before elements of the copy are written.
 [[maybe_unused]] bool goes_by_rows(const IndexWalk& walk, const Tensor& x, int dim, const Tensor& index) {
-  return x.device().is_cpu() && walk.has_runs() && walk.step == 1 && index.numel() > 0 && x.is_contiguous() &&
-         index.shape().with(dim, x.size(dim)) == x.shape();
+  return x.device().is_cpu() && walk.has_runs() && walk.step == 1 && x.numel() > 0 && index.numel() > 0 &&
+         x.is_contiguous() && index.shape().with(dim, x.size(dim)) == x.shape();
 }
 
 struct Scatter {

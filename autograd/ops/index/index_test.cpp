@@ -195,6 +195,14 @@ TEST_CASE("factories give the bits of the cpu on a device") {
   }
 }
 
+TEST_CASE("no index fits a dimension without elements, however many there are") {
+  const Tensor x = empty({65536, 0}, cpu), index = full({65536, 64}, 5, cpu, DType::i64), src = ones({65536, 64}, cpu);
+  for (const auto& f : {+[](const Tensor&a, const Tensor&i, const Tensor&b) { return scatter(a, 1, i, b); },
+                        +[](const Tensor&a, const Tensor&i, const Tensor&b) { return scatter_add(a, 1, i, b); },
+                        +[](const Tensor&a, const Tensor&i, const Tensor&) { return gather(a, 1, i); }})
+    CHECK_THROWS_AS((void)f(x, index, src), IndexError);
+}
+
 TEST_CASE("an index without elements scatters nothing, and src has the gradient 0, whatever their sizes") {
   for (const bool adds : {false, true}) {
     Tensor x = ones({15, 2}, cpu), src = ones({15, 0}, cpu), longer = ones({4, 3}, cpu);
