@@ -613,6 +613,7 @@ struct RunningStatistics {
                                                double eps = 1e-5);
 
 // relu(batch_norm_train(x, weight, bias, running, eps) + residual), and the same with batch_norm_eval, rounded once.
+// With running statistics of 16 bits the parts are ops of their own.
 // residual has x's shape and dtype, or is undefined: relu alone. On devices one launch for the statistics and one for
 // all that follows; the backward reads the sign of the result. Throws what the parts throw, and ShapeError, DTypeError
 // and DeviceError for a residual that does not fit x. He et al., "Deep Residual Learning", 2016.

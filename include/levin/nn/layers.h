@@ -156,7 +156,7 @@ class LEVIN_API BatchNorm : public Module {
 };
 // x [N, C] or [N, C, L].
 // `relu`: levin::relu of the result, or of its sum with a residual, in the pass that normalises: in training
-// batch_norm_relu_train, in evaluation batch_norm_relu_eval.
+// batch_norm_relu_train, in evaluation batch_norm_relu_eval. With a sync_group, relu follows in a pass of its own.
 class LEVIN_API BatchNorm1d : public BatchNorm {
  public:
   BatchNorm1d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}

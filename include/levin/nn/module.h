@@ -158,8 +158,9 @@ class LEVIN_API Module {
   // DTypeError unless dtype is floating.
   void to(DType dtype, const Function<bool(const Module&)>& keep = {});
   // Lays out 4-d floats, the weights of 2-d convolutions: for channels_last, also give the first layer its images so
-  // (images.contiguous(MemoryFormat::channels_last)), or leave that to the first convolution. States keep their names
-  // and are saved and loaded in either format. Optimizers are made after it.
+  // (images.contiguous(MemoryFormat::channels_last)). States keep their names, and are saved and loaded in either
+  // format. Optimizers are made after it. Of several processes: DDP adds gradients up in row-major memory, which costs
+  // two transposes a weight; ZeRO and FSDP lay parameters out row-major again.
   void to(MemoryFormat format);
   [[nodiscard]] Device device() const;
   [[nodiscard]] DType dtype() const;
