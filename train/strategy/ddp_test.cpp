@@ -98,6 +98,37 @@ TEST_CASE("with sync_batchnorm 4 ranks make the steps of one process for a convo
   }
 }
 
+TEST_CASE("4 ranks train channels-last convolutions as one process trains contiguous ones") {
+  struct Cnn : TrainModuleOf<Cnn, OnItsPart> {
+    using TrainModuleOf<Cnn, OnItsPart>::TrainModuleOf;
+    nn::Linear in{*this, "in", {.in = 2, .out = 16}};
+    nn::Conv2d conv1{*this, "conv1", {.in = 1, .out = 4, .kernel = 3, .padding = 1}};
+    nn::Conv2d conv2{*this, "conv2", {.in = 4, .out = 3, .kernel = 3, .padding = 1}};
+    nn::Linear out{*this, "out", {.in = 48, .out = 1}};
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const Tensor x = mine(b[0]), image = reshape(in(x), {x.size(0), 1, 4, 4});
+      return test::squared_error(out(reshape(conv2(relu(conv1(image))), {x.size(0), 48})), mine(b[1]));
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.01})}};
+    }
+  };
+  TrainerOptions options = plain();
+  options.gradient_clip_val = 0.5;
+  const Weights alone = trained<Cnn>(options);
+  const auto last = [](Cnn& m) { m.to(MemoryFormat::channels_last); };
+  CHECK(difference(trained<Cnn>(options, 3, last), alone) <= 1e-5);
+  for (const bool views : {true, false}) {
+    const auto ranks = on_ranks(4, [&](const Group& group) {
+      return trained<Cnn>(on(options, group, {.gradient_as_bucket_view = views}), 3, last);
+    });
+    for (const Weights& weights : ranks) {
+      CHECK(weights == ranks[0]);
+      CHECK(difference(weights, alone) <= 1e-5);
+    }
+  }
+}
+
 TEST_CASE("one rank has the bits of a run without a strategy, and no buckets") {
   const Weights alone = trained(plain());
   on_ranks(1, [&](const Group& group) {
