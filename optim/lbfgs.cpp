@@ -189,22 +189,36 @@ Vector gathered(const Parameters& parameters, What what) {
   return out;
 }
 
+// f(offset in memory) for the elements of t, in the order of contiguous memory.
+template <class F>
+void each_offset(const Tensor& t, F&& f) {
+  std::vector<std::int64_t> at(static_cast<std::size_t>(t.rank()), 0);
+  std::int64_t offset = 0;
+  for (std::int64_t n = t.numel(); n > 0; --n) {
+    f(offset);
+    for (int d = t.rank() - 1; d >= 0; --d) {
+      auto& i = at[static_cast<std::size_t>(d)];
+      offset += t.strides()[d];
+      if (++i < t.shape()[d]) break;
+      offset -= i * t.strides()[d];
+      i = 0;
+    }
+  }
+}
+
 // p = x + t d
 void write_values(const Parameters& parameters, const Vector& x, double t, const Vector& d) {
   std::size_t at = 0;
-  const NoGrad off;
   for (const ParamRef& p : parameters) {
-    Tensor value = p.value->detach();
-    const Tensor to = value.is_contiguous() ? value : empty(value.shape(), value.device(), value.dtype());
-    const auto n = static_cast<std::size_t>(value.numel());
-    for (std::size_t i = 0; i < n; ++i, ++at) {
+    const Tensor& value = *p.value;
+    each_offset(value, [&](std::int64_t offset) {
       const double v = x[at] + t * d[at];
-      if (to.dtype() == DType::f32)
-        Updates::first<float>(to)[i] = static_cast<float>(v);
+      ++at;
+      if (value.dtype() == DType::f32)
+        Updates::first<float>(value)[offset] = static_cast<float>(v);
       else
-        Updates::first<double>(to)[i] = v;
-    }
-    if (to.impl() != value.impl()) copy_(value, to);
+        Updates::first<double>(value)[offset] = v;
+    });
     value.get().storage->wrote("lbfgs_step");
   }
 }

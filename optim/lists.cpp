@@ -158,24 +158,16 @@ void flatten_into_(Tensor& flat, const Tensors& tensors) {
 void unflatten_into_(const Tensors& tensors, const Tensor& flat) {
   check_flat("unflatten_into_", flat, tensors);
   for (const Tensor& t : tensors) {
-    if (!Updates::is_dense(t)) fail<ShapeError>("unflatten_into_: a tensor of shape ", t.shape(), " is not dense");
+    if (!t.is_contiguous()) fail<ShapeError>("unflatten_into_: a tensor of shape ", t.shape(), " is not contiguous");
   }
   std::vector<kernels::Copy> copies;
-  Tensors in_order;  // flat memory is in the order of contiguous tensors
   const std::byte* from = bytes_of(flat);
   for (const Tensor& t : tensors) {
-    in_order.push_back(t.is_contiguous() ? t : empty(t.shape(), t.device(), t.dtype()));
     t.get().storage->wrote("unflatten_into_");
-    copies.push_back({from, bytes_of(in_order.back()), byte_count(t)});
+    copies.push_back({from, bytes_of(t), byte_count(t)});
     from += padded(byte_count(t));
   }
   copy(flat.device(), copies);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].is_contiguous()) continue;
-    const NoGrad off;
-    Tensor to = tensors[i].detach();
-    copy_(to, in_order[i]);
-  }
 }
 
 }  // namespace levin::optim
