@@ -108,7 +108,8 @@ def kernels_of(t, size):
         yield Kernel(f"add_{name} {t}", RESIDUAL, f"add_norm_rows<{centered}, {t}, {t}, 256>", 4 * size,
                      [("sum", 2 * size), *variance, ("put", size)])
     yield Kernel(f"batch_norm moments {t}", NORM, rf"channel_moments<{t}, {t}, [48], false>", size, [("load", size)])
-    yield Kernel(f"batch_norm apply {t}", NORM, rf"channel_apply<{t}, {t}, {t}, [48]>", 2 * size, [("store", size)])
+    yield Kernel(f"batch_norm apply {t}", NORM, rf"channel_apply<{t}, {t}, {t}, [48], \(ApplyPass\)0>", 2 * size,
+                 [("store", size)])
     yield Kernel(f"batch_norm backward sums {t}", NORM,
                  rf"channel_sums<{t}, {t}, [48], false, GradientFinish<float> ?>", 2 * size, [("load", 2 * size)])
     for name, kernel in (("sum of all", "reduce_blocks"), ("sum of columns", "reduce_columns")):

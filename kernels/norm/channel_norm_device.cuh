@@ -123,31 +123,33 @@ __global__ __launch_bounds__(kChannelThreads,
   finish_last<kColumns, V>(finish, parts, plan);
 }
 
-// out = gy * p + (x - m) * q + r, and `last`; gy or x may be null. Element j has the coefficients k[j * kStep].
-template <int V, int kStep, class T, class S, class O>
+// forward: out = (x - m) * q + r, and `last`. backward: out = gy * p + (x - m) * q + r; x or y may be null.
+enum class ApplyPass : std::uint8_t { forward, backward };
+
+// Element j has the coefficients k[j * kStep].
+template <ApplyPass kPass, int V, int kStep, class T, class S, class O>
 __device__ __forceinline__ void apply_chunk(const T* gy, const S* x, const T* y, O* out, const Last<T>& last,
                                             std::int64_t at, bool vectors, const Coefficients<Accum<T>>* k) {
   using A = Accum<T>;
   A sum[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) sum[j] = k[j * kStep].r;
-  if (x != nullptr) {
+  if (kPass == ApplyPass::forward || x != nullptr) {
     const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
 #pragma unroll
     for (int j = 0; j < V; ++j) sum[j] += (A(v[j]) - k[j * kStep].m) * k[j * kStep].q;
   }
-  if (gy != nullptr) {
+  if constexpr (kPass == ApplyPass::backward) {
     Vec<T, V> g = chunk_at<T, V>(gy + at, vectors);
     if (y != nullptr) rectify(g, chunk_at<T, V>(y + at, vectors));
 #pragma unroll
     for (int j = 0; j < V; ++j) sum[j] += A(g[j]) * k[j * kStep].p;
-  }
-  if (last.residual != nullptr) {
+  } else if (last.residual != nullptr) {
     const Vec<T, V> more = chunk_at<T, V>(last.residual + at, vectors);
 #pragma unroll
     for (int j = 0; j < V; ++j) sum[j] += A(more[j]);
   }
-  const bool rectifies = last.rectify == Rectify::yes;
+  const bool rectifies = kPass == ApplyPass::forward && last.rectify == Rectify::yes;
   Vec<O, V> v;
 #pragma unroll
   for (int j = 0; j < V; ++j) v[j] = O(rectifies && sum[j] < A(0) ? A(0) : sum[j]);
@@ -159,7 +161,7 @@ __device__ __forceinline__ void apply_chunk(const T* gy, const S* x, const T* y,
   }
 }
 // For [.., count, s]; `count` rows of coefficients repeat.
-template <class T, class S, class O, int V>
+template <class T, class S, class O, int V, ApplyPass kPass>
 __global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, const S* x, const T* y,
                                                                  const Coefficients<Accum<T>>* table, O* out,
                                                                  Last<T> last, std::int64_t items, Divider in_row,
@@ -168,11 +170,11 @@ __global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, co
   for (std::int64_t u = std::int64_t{blockIdx.x} * kChannelThreads + threadIdx.x; u < items; u += step) {
     const std::int64_t row = in_row.quotient(u);
     const Coefficients<Accum<T>> k = table[row - count.quotient(row) * static_cast<std::int64_t>(count.divisor)];
-    apply_chunk<V, 0>(gy, x, y, out, last, u * V, vectors, &k);
+    apply_chunk<kPass, V, 0>(gy, x, y, out, last, u * V, vectors, &k);
   }
 }
 // For rows [rows, c] of channels, with the blocks of the plan.
-template <class T, int V>
+template <class T, int V, ApplyPass kPass>
 __global__ __launch_bounds__(kChannelThreads, 2) void column_apply(const T* gy, const T* x, const T* y,
                                                                    const Coefficients<Accum<T>>* table, T* out,
                                                                    Last<T> last, ChannelPlan plan, bool vectors) {
@@ -181,7 +183,7 @@ __global__ __launch_bounds__(kChannelThreads, 2) void column_apply(const T* gy, 
 #pragma unroll
   for (int j = 0; j < V; ++j)
     if (of.channel() + j < plan.c) k[j] = table[of.channel() + j];
-  of.each([&](std::int64_t at) { apply_chunk<V, 1>(gy, x, y, out, last, at, vectors, k); });
+  of.each([&](std::int64_t at) { apply_chunk<kPass, V, 1>(gy, x, y, out, last, at, vectors, k); });
 }
 
 template <class A>
@@ -337,7 +339,7 @@ void launch_apply(const Gpu& on, const T* gy, const S* x, const T* y, const Coef
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
     const std::int64_t items = n * c * s / V, blocks = (items + kChannelThreads - 1) / kChannelThreads;
     on.launch(
-        channel_apply<T, S, O, V>,
+        gy != nullptr ? channel_apply<T, S, O, V, ApplyPass::backward> : channel_apply<T, S, O, V, ApplyPass::forward>,
         Grid{.blocks = static_cast<unsigned>(std::min(blocks, 16 * kMultiprocessors)), .threads = kChannelThreads}, gy,
         x, y, table, out, last, items, Divider(s / V), Divider(rows), all_aligned(V, {gy, x, y, out, last.residual}));
   };
@@ -355,7 +357,8 @@ void launch_channels(const Gpu& on, const T* gy, const T* x, const T* y, const C
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
     ChannelPlan spread = plan;  // no parts are left over here
     spread.cut(8 * kMultiprocessors, plan.across_blocks(V));
-    on.launch(column_apply<T, V>, channel_grid(spread, V), gy, x, y, table, out, last, spread,
+    const auto run = gy != nullptr ? column_apply<T, V, ApplyPass::backward> : column_apply<T, V, ApplyPass::forward>;
+    on.launch(run, channel_grid(spread, V), gy, x, y, table, out, last, spread,
               all_aligned(V, {gy, x, y, out, last.residual}));
   };
   if (plan.chunks)
