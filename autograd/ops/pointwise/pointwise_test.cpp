@@ -375,12 +375,12 @@ TEST_CASE("operands that are dense along another dimension give what their dense
   for (const DType t : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
     CAPTURE(text(t));
     for (const auto& [rows, cols] : {std::pair{130, 77}, {64, 64}, {17, 1000}, {1000, 17}, {300, 15}}) {
-      const Tensor a = drawn({rows, cols}, t), b = drawn({cols, rows}, t).t();
+      const Tensor a = drawn({rows, cols}, t), b = transpose(drawn({cols, rows}, t), 0, 1);
       const Tensor deep = permute(drawn({cols, 3, rows}, t), {1, 2, 0}), line = drawn({cols}, t);
       CHECK(equal(add(a, b), add(a, b.contiguous())));
       CHECK(equal(mul(b, line), mul(b.contiguous(), line)));
       CHECK(equal(add(deep, b), add(deep.contiguous(), b.contiguous())));
-      const Tensor chosen = gt(drawn({cols, rows}, DType::f32), 0).t();
+      const Tensor chosen = transpose(gt(drawn({cols, rows}, DType::f32), 0), 0, 1);
       CHECK(equal(where(chosen, a, b), where(chosen.contiguous(), a, b.contiguous())));
     }
   }
