@@ -89,8 +89,11 @@ TEST_CASE("attention gets blocks of 192 rows for heads 64 wide and of 128 for ot
   CHECK(!fills(17, 128, 128));
   LibraryAttention call = good_backward();
   call.k.sizes = {2, 17, 129, 64};
-  call.q.sizes = {2, 17, 1, 64};
+  call.q.sizes = {2, 17, 64, 64};
   CHECK(fills_hopper(call));  // blocks of 128 columns
+  call.q.sizes[2] = 63;
+  CHECK(!fills_hopper(call));  // sums of a tile, most of which no row would use
+  call.q.sizes[2] = 64;
   call.k.sizes[2] = 128;
   CHECK(!fills_hopper(call));
 }

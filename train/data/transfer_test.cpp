@@ -121,7 +121,7 @@ TEST_CASE("a recorded step of a device gets its batch from the host, without a c
   }
 }
 
-TEST_CASE("a recorded step gets channels-last images from the host in its own memory format") {
+TEST_CASE("a recorded step of a device gets channels-last images from the host in its own memory format") {
   DEVICE_OR_SKIP();
   const Tensor x = reshape(arange(120, Device::cpu(), DType::f32), {2, 3, 4, 5});
   for (const MemoryFormat from : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
