@@ -1,6 +1,7 @@
 // Optimizers of parameters in channels-last memory: their states mean the same as those of contiguous parameters.
 #include <doctest/doctest.h>
 
+#include "levin/autograd.h"
 #include "levin/ops.h"
 #include "levin/optim.h"
 #include "levin/stream.h"
