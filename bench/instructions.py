@@ -76,6 +76,7 @@ SOFTMAX = "autograd/ops/reduce/softmax.cu"
 ENTROPY = "autograd/ops/reduce/cross_entropy.cu"
 LINEAR_ENTROPY = "autograd/ops/products/linear_cross_entropy.cu"
 NORM = "autograd/ops/reduce/norm.cu"
+BATCH_NORM = "autograd/ops/reduce/batch_norm.cu"
 RESIDUAL = "autograd/ops/reduce/residual_norm.cu"
 UPDATE = "kernels/update/update_device.cu"
 SCALE = "kernels/update/loss_scale_device.cu"
@@ -107,10 +108,11 @@ def kernels_of(t, size):
                      [("load", 2 * size + 4), ("store", size)])
         yield Kernel(f"add_{name} {t}", RESIDUAL, f"add_norm_rows<{centered}, {t}, {t}, 256>", 4 * size,
                      [("sum", 2 * size), *variance, ("put", size)])
-    yield Kernel(f"batch_norm moments {t}", NORM, rf"channel_moments<{t}, {t}, [48], false>", size, [("load", size)])
-    yield Kernel(f"batch_norm apply {t}", NORM, rf"channel_apply<{t}, {t}, {t}, [48], \(ApplyPass\)0>", 2 * size,
-                 [("store", size)])
-    yield Kernel(f"batch_norm backward sums {t}", NORM,
+    yield Kernel(f"batch_norm moments {t}", BATCH_NORM, rf"channel_moments<{t}, {t}, [48], false>", size,
+                 [("load", size)])
+    yield Kernel(f"batch_norm apply {t}", BATCH_NORM,
+                 rf"channel_apply<{t}, {t}, {t}, [48], \(ApplyPass\)0>", 2 * size, [("store", size)])
+    yield Kernel(f"batch_norm backward sums {t}", BATCH_NORM,
                  rf"channel_sums<{t}, {t}, [48], false, GradientFinish<float> ?>", 2 * size, [("load", 2 * size)])
     for name, kernel in (("sum of all", "reduce_blocks"), ("sum of columns", "reduce_columns")):
         yield Kernel(f"{name} {t}", REDUCE, rf"{kernel}<{t}, float, \(Reduce\)0, \(Map\)0, [48], {t}>", size,

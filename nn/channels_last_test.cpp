@@ -115,6 +115,8 @@ TEST_CASE("pointwise ops, casts and dropout keep channels-last memory; other ops
   keeps(cat({la, lb}, 1), cat({a, b}, 1));
   keeps(cat({la, lb}, 3), cat({a, b}, 3));
   CHECK(cat({la, b}, 1).is_contiguous());
+  const Tensor mask = narrow(a, 1, 0, 1).contiguous();  // one channel: contiguous and channels-last
+  keeps(cat({mask, la}, 1), cat({mask, a}, 1));
   keeps(expand(c, a.shape()) + la, c + a);  // an expanded operand lies in no format
   // Ops that do not keep it have the values of contiguous memory.
   const auto equals = [](const Tensor& got, const Tensor& want) { CHECK(doubles(got) == doubles(want)); };

@@ -19,9 +19,9 @@
 using namespace levin;
 using namespace levin::kernels;
 using levin::test::AttentionForm;
+using levin::test::check_in_every_order;
 using levin::test::fill_heads;
 using levin::test::HeadMemory;
-using levin::test::in_every_order;
 using levin::test::kStep;
 using levin::test::kUnit;
 using levin::test::number_at;
@@ -141,15 +141,7 @@ TEST_CASE("simt: no order of threads, copies and products changes attention by T
   for (const std::int64_t width : {64, 128}) {
     for (const bool causal : {false, true}) {
       Problem<bf16> problem({1, 1, 200, 520, width, causal});
-      std::vector<std::byte> first;
-      in_every_order([&] {
-        problem.run();
-        if (first.empty()) {
-          first = problem.results();
-          CHECK(problem.wrong() == 0);
-        }
-        CHECK(problem.results() == first);
-      });
+      check_in_every_order(problem);
     }
   }
 }

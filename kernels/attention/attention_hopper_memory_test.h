@@ -81,4 +81,18 @@ std::vector<std::byte> bytes_of_all(Vectors&... vectors) {
   return all;
 }
 
+// Whether a problem's results are right, and have the same bits in every order of threads, copies and products.
+template <class Problem>
+void check_in_every_order(Problem& problem) {
+  std::vector<std::byte> first;
+  in_every_order([&] {
+    problem.run();
+    if (first.empty()) {
+      first = problem.results();
+      CHECK(problem.wrong() == 0);
+    }
+    CHECK(problem.results() == first);
+  });
+}
+
 }  // namespace levin::test

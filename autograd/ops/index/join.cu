@@ -54,11 +54,13 @@ struct Cat {
       sizes.push_back(x.shape()[dim]);
       total += sizes.back();
     }
-    MemoryFormat format = xs[0].suggest_memory_format();
-    for (const Tensor& x : xs) {
-      if (!x.is_contiguous(format)) format = MemoryFormat::contiguous;
-    }
-    Tensor y = empty(xs[0].shape().with(dim, total), xs[0].device(), xs[0].dtype(), format);
+    // channels_last where all lie so and not all lie so by having one channel or one pixel.
+    constexpr MemoryFormat kLast = MemoryFormat::channels_last;
+    const bool last =
+        std::any_of(xs.begin(), xs.end(), [](const Tensor& x) { return x.suggest_memory_format() == kLast; }) &&
+        std::all_of(xs.begin(), xs.end(), [](const Tensor& x) { return x.is_contiguous(kLast); });
+    Tensor y =
+        empty(xs[0].shape().with(dim, total), xs[0].device(), xs[0].dtype(), last ? kLast : MemoryFormat::contiguous);
     dispatch(info, y, kAll, [&]<class T>(const auto& on, T) {
       auto* to = ptr<Bits<T>>(y);
       for (const Tensor& x : xs) {
