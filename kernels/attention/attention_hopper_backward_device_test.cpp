@@ -221,11 +221,11 @@ TEST_CASE("simt: gradients of attention whose blocks fill half of 132 multiproce
     Ledger() { detail::mode().detour = true; }
   };
   Ledger ledger;
-  const auto reached = [&](std::int64_t heads, std::int64_t cols, std::int64_t width) {
+  const auto reached = [&](std::int64_t heads, std::int64_t cols, std::int64_t width, std::int64_t rows = 64) {
     const auto make = [&](std::int64_t lines) {
       return transpose(zeros({2, lines, heads, width}, Device::simt(), DType::bf16), 1, 2).detach().requires_grad_();
     };
-    const Tensor q = make(2), k = make(cols), v = make(cols);
+    const Tensor q = make(rows), k = make(cols), v = make(cols);
     const Tensor y = scaled_dot_product_attention(q, k, v), gy = ones(y.shape(), Device::simt(), DType::bf16);
     (void)ledger.take();
     (void)grad(Tensors{y}, Tensors{q, k, v}, Tensors{gy});
@@ -240,5 +240,6 @@ TEST_CASE("simt: gradients of attention whose blocks fill half of 132 multiproce
   CHECK(reached(17, 129, 128));
   CHECK(!reached(32, 3, 64));
   CHECK(!reached(33, 3, 72));
+  CHECK(!reached(33, 3, 64, 63));
 }
 #endif

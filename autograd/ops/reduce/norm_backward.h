@@ -1,5 +1,5 @@
-// What the backward ops of norms share. Each is a fused op; `reference` defines it in public ops and, through vjp, gives
-// its derivatives of any order.
+// What the backward ops of norms share. Each is a fused op; `reference` defines it in public ops and, through vjp,
+// gives its derivatives of any order.
 #pragma once
 
 #include <array>
