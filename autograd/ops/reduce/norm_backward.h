@@ -9,6 +9,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/reduce/norm_parts.h"
 #include "kernels/executor/dispatch.h"
+#include "kernels/executor/hd.h"
 #include "levin/autograd.h"
 
 namespace levin::norm_parts {
