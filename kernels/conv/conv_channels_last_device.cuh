@@ -7,7 +7,8 @@
 //   input gradient   gx [N * H * W, C / G]         kh, kw, O / G         gy under windows     w turned
 //   weight gradient  gw [O / G, kh * kw * C / G]   N, P, Q               gy                   x through windows
 //
-// Names end in _last; plans and workspaces are as there.
+// Names end in _last; plans and workspaces are as there. A kernel of one tap on all channels is a matrix product, which
+// gemm_batched computes. The functions are instantiated in conv_channels_last.cu.
 #pragma once
 
 #include <algorithm>
@@ -190,57 +191,63 @@ struct ChannelBias {
   }
 };
 
-// The rows of a group's channels of all pixels, chunks along the channels, which are k or the lines.
-template <bool kAlongK, class T>
-[[nodiscard]] Lines<T, kAlongK> pixel_rows(const T* p, int64_t group, int64_t channels, int64_t pixels) {
-  const bool vectors = aligned16(p) && group % kVec<T> == 0 && channels % kVec<T> == 0;
-  if constexpr (kAlongK) {
-    return {p, channels, 1, pixels, group, vectors};
-  } else {
-    return {p, 1, channels, group, pixels, vectors};
-  }
+// gy as [O / G, N * P * Q], chunks along the filters.
+template <class T>
+[[nodiscard]] Lines<T, false> filter_lines(const ConvShape& s, const T* gy) {
+  const bool vectors = aligned16(gy) && s.group_out() % kVec<T> == 0 && s.out_channels % kVec<T> == 0;
+  return {gy, 1, s.out_channels, s.group_out(), s.batch * s.pixels(), vectors};
 }
 
 template <class T>
 void conv_forward_last(const Gpu& on, const GemmPlan& plan, const ConvShape& s, const T* x, const T* w, const T* bias,
                        T* y, Accum<T>* partial) {
+  const int64_t depth = s.group_in() * s.taps();
+  if (s.pointwise() && s.groups == 1) {
+    return gemm_batched(on, plan, {}, Matrix<T>{x, depth, 1}, Matrix<T>{w, 1, depth},
+                        Target<T>{.y = y, .row_step = s.out_channels, .col_bias = bias, .partial = partial});
+  }
   const Target<T, ChannelBias<T>> to{.y = y,
                                      .row_step = s.out_channels,
                                      .partial = partial,
                                      .epilogue = {bias, Divider(std::max<int64_t>(1, s.out_channels))}};
-  const Strided<3> groups = conv_groups(s, s.group_in(), s.group_out() * s.group_in() * s.taps(), s.group_out());
-  const Lines<T, true> weights = conv_weights(s, w);
-  if (s.pointwise())
-    launch_gemm(on, plan, pixel_rows<true>(x, s.group_in(), s.in_channels, s.batch * s.pixels()), weights, groups, to);
-  else
-    launch_gemm(on, plan, SeenChannels<T, true>(x, s), weights, groups, to);
+  const Strided<3> groups = conv_groups(s, s.group_in(), s.group_out() * depth, s.group_out());
+  launch_gemm(on, plan, SeenChannels<T, true>(x, s), conv_weights(s, w), groups, to);
 }
 
 template <class T>
 void conv_input_gradient_last(const Gpu& on, const GemmPlan& plan, const ConvShape& s, const T* gy, const T* w, T* gx,
                               Accum<T>* partial) {
   const Target<T> to{.y = gx, .row_step = s.in_channels, .partial = partial};
+  if (s.pointwise() && s.groups == 1) {
+    return gemm_batched(on, plan, {}, Matrix<T>{gy, s.out_channels, 1}, Matrix<T>{w, s.in_channels, 1}, to);
+  }
   const Strided<3> groups = conv_groups(s, s.group_out(), s.group_out() * s.group_in() * s.taps(), s.group_in());
-  const TurnedFilters<T> turned(w, s);
-  if (s.pointwise())
-    launch_gemm(on, plan, pixel_rows<true>(gy, s.group_out(), s.out_channels, s.batch * s.pixels()), turned, groups,
-                to);
-  else
-    launch_gemm(on, plan, GivenChannels<T>(gy, s), turned, groups, to);
+  launch_gemm(on, plan, GivenChannels<T>(gy, s), TurnedFilters<T>(w, s), groups, to);
 }
 
 // The plan is conv_weight_plan.
 template <class T>
 void conv_weight_gradient_last(const Gpu& on, const GemmPlan& plan, const ConvShape& s, const T* x, const T* gy, T* gw,
                                Accum<T>* partial) {
-  const int64_t weights = s.group_in() * s.taps(), pixels = s.batch * s.pixels();
+  const int64_t weights = s.group_in() * s.taps();
   const Target<T> to{.y = gw, .row_step = weights, .partial = partial};
+  if (s.pointwise() && s.groups == 1) {
+    return gemm_batched(on, plan, {}, Matrix<T>{gy, 1, s.out_channels}, Matrix<T>{x, s.in_channels, 1}, to);
+  }
   const Strided<3> groups = conv_groups(s, s.group_out(), s.group_in(), s.group_out() * weights);
-  const Lines<T, false> left = pixel_rows<false>(gy, s.group_out(), s.out_channels, pixels);
-  if (s.pointwise())
-    launch_gemm(on, plan, left, pixel_rows<false>(x, s.group_in(), s.in_channels, pixels), groups, to);
-  else
-    launch_gemm(on, plan, left, SeenChannels<T, false>(x, s), groups, to);
+  launch_gemm(on, plan, filter_lines(s, gy), SeenChannels<T, false>(x, s), groups, to);
 }
+
+#define LEVIN_CONV_LAST(EXTERN, T)                                                                                     \
+  EXTERN template void conv_forward_last<T>(const Gpu&, const GemmPlan&, const ConvShape&, const T*, const T*,         \
+                                            const T*, T*, Accum<T>*);                                                  \
+  EXTERN template void conv_input_gradient_last<T>(const Gpu&, const GemmPlan&, const ConvShape&, const T*, const T*,  \
+                                                   T*, Accum<T>*);                                                     \
+  EXTERN template void conv_weight_gradient_last<T>(const Gpu&, const GemmPlan&, const ConvShape&, const T*, const T*, \
+                                                    T*, Accum<T>*);
+LEVIN_CONV_LAST(extern, float)
+LEVIN_CONV_LAST(extern, double)
+LEVIN_CONV_LAST(extern, f16)
+LEVIN_CONV_LAST(extern, bf16)
 
 }  // namespace levin::kernels::gpu

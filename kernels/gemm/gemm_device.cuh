@@ -634,6 +634,15 @@ void gemm_batched(const Gpu& on, const GemmPlan& plan, std::span<const BatchDim>
   });
 }
 
+// Instantiated in matmul.cu for all who multiply strided matrices.
+#define LEVIN_GEMM_BATCHED(EXTERN, T)                                                                                \
+  EXTERN template void gemm_batched<T>(const Gpu&, const GemmPlan&, std::span<const BatchDim>, Matrix<T>, Matrix<T>, \
+                                       const Target<T>&);
+LEVIN_GEMM_BATCHED(extern, float)
+LEVIN_GEMM_BATCHED(extern, double)
+LEVIN_GEMM_BATCHED(extern, f16)
+LEVIN_GEMM_BATCHED(extern, bf16)
+
 // y = a b, dense [m, n], and sums [m]: the rows of a added up.
 template <class T>
 void gemm_with_row_sums(const Gpu& on, const GemmPlan& plan, Matrix<T> a, Matrix<T> b, T* y, T* sums,
