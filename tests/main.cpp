@@ -96,8 +96,8 @@ constexpr const char* kUsage =
     "  --list-ops     print the cases of the op table; LEVIN_OPS=REGEX of the environment chooses among them, on a "
     "device\n"
     "  --jobs N       processes that share the tests; without it as many as cores, 4 at most. One with --name, "
-    "--device\n"
-    "                 and --verbose\n"
+    "--verbose\n"
+    "                 and --device cuda\n"
     "  --durations    print the seconds of each test\n"
     "  --verbose      print what passing tests print, and the reason of each skip\n";
 
@@ -171,7 +171,7 @@ Arguments read_arguments(int argc, char** argv) {
       usage_error("unknown argument " + arg);
     }
   }
-  if (!out.name.empty() || !out.device.empty() || out.verbose || out.list)
+  if (!out.name.empty() || out.device == "cuda" || out.verbose || out.list)
     out.jobs = 1;
   else if (out.jobs == 0)
     out.jobs = std::clamp(levin::detail::usable_cpus(), 1, 4);
@@ -239,12 +239,13 @@ int main(int argc, char** argv) {
     for (const levin::testing::NamedCase& c : levin::testing::op_cases()) std::printf("%s\n", c.name);
     return 0;
   }
+  if (arguments.device != "cuda" && !arguments.device.empty()) check_device(arguments.device);
   levin::test::Workers all(arguments.jobs);
   workers = &all;
   if (all.is_parent() && !all.wait()) return print_summary();
   levin::test::start_zygote();                  // before any thread exists
   levin::train::suggested_workers_instead = 1;  // warnings in tests do not depend on the number of CPUs
-  if (!arguments.device.empty()) check_device(arguments.device);
+  if (arguments.device == "cuda") check_device(arguments.device);  // starts threads
   doctest::Context context;
   context.setOption("no-intro", true);
   context.setOption("no-version", true);

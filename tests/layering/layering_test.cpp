@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <set>
 
 #include "tests/layering/rules.h"
@@ -271,4 +272,32 @@ TEST_CASE(
       CHECK(found.find(plant.expected) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("a file whose tests say that they launch kernels, or that has samples of ops, is in device_test_sources") {
+  const std::regex name(R"re(TEST_CASE\w*\(\s*"((?:[^"\\]|\\.|"\s*")*)")re"), launches("device|simt");
+  const std::regex list(R"((\w*test_sources) \+= files\(([^)]*)\))"), quoted("'([^']+)'");
+  const std::filesystem::path root = levin::test::source_dir();
+  const auto each = [](const std::string& text, const std::regex& wanted, const auto& f) {
+    for (std::sregex_iterator it(text.begin(), text.end(), wanted), end; it != end; ++it) f(*it);
+  };
+  std::set<std::string> of_devices;
+  for (const auto& layer : std::filesystem::directory_iterator(root)) {
+    if (!std::filesystem::exists(layer.path() / "meson.build")) continue;
+    const std::string folder = layer.path().filename();
+    each(read(folder + "/meson.build"), list, [&](const std::smatch& files) {
+      if (files[1] == "test_sources") return;
+      each(files[2], quoted, [&](const std::smatch& file) { of_devices.insert(folder + "/" + file[1].str()); });
+    });
+  }
+  REQUIRE(of_devices.contains("tests/ops/device_test.cpp"));
+  std::string missing;
+  for (const std::string& path : source_files(root)) {
+    if (!path.ends_with("_test.cpp") || of_devices.contains(path)) continue;
+    const std::string text = read(path);
+    bool wanted = text.find("\nLEVIN_OP_CASE") != std::string::npos;
+    each(text, name, [&](const std::smatch& test) { wanted |= std::regex_search(test[1].str(), launches); });
+    if (wanted) missing += path + "\n";
+  }
+  CHECK(missing == "");
 }
