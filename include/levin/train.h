@@ -22,6 +22,7 @@
 #include "levin/train/loggers.h"
 #include "levin/train/lr_monitor.h"
 #include "levin/train/metric.h"
+#include "levin/train/metrics.h"
 #include "levin/train/model_checkpoint.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
