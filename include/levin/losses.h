@@ -18,10 +18,12 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
 };
 
-// -weight[t] log_softmax(logits)[t] for each target t: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...]
-// (PyTorch also takes probabilities). Smoothing e makes it (1 - e) of that, and e / C of its sum over all classes. The
-// mean divides by the sum of the weights of targets that count: NaN without any. Throws IndexError for a target that is
-// no class.
+// -weight[t] log_softmax(logits)[t] for each target t: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...].
+// Smoothing e makes it (1 - e) of that, and e / C of its sum over all classes. The mean divides by the sum of the
+// weights of targets that count: NaN without any. Throws IndexError for a target that is no class.
+// A target of the logits' shape and dtype has probabilities, as mixup and distillation give them:
+// -sum over c of weight[c] target[c] log_softmax(logits)[c], of (1 - e) target + e / C where e smooths. Its gradient
+// reaches the target, too. The mean then divides by N d..., and an ignore_index from 0 on throws ConfigError.
 [[nodiscard]] LEVIN_API Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                              const CrossEntropyOptions& options = {});
 
@@ -63,6 +65,12 @@ struct NllOptions {
                                                                 const Tensor& pos_weight = {},
                                                                 Reduction reduction = Reduction::mean);
 
+// -weight (target log(x) + (1 - target) log(1 - x)) for probabilities x; a logarithm is -100 at least, and 1e-12 is the
+// least x (1 - x) that a gradient divides by. NaN for an x outside of [0, 1] (PyTorch throws).
+// binary_cross_entropy_with_logits of what sigmoid would get keeps small losses.
+[[nodiscard]] LEVIN_API Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight = {},
+                                                    Reduction reduction = Reduction::mean);
+
 // batchmean: the sum divided by x.size(0). LogTarget::yes: target holds logarithms.
 enum class KlReduction : std::uint8_t { none, mean, sum, batchmean };
 enum class LogTarget : bool { no, yes };
@@ -70,6 +78,81 @@ enum class LogTarget : bool { no, yes };
 // target (log(target) - x) for x in log space, 0 where target is 0; shapes are equal.
 [[nodiscard]] LEVIN_API Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction = KlReduction::mean,
                                       LogTarget log_target = LogTarget::no);
+
+// ---- Losses of distances between vectors, their last dimension. 16-bit numbers are computed in f32.
+
+// Of the cosine c of a and b [..., d]: 1 - c where the target is 1, max(0, c - margin) where it is -1. target [...] of
+// any dtype. 1e-12 is added to each squared norm.
+[[nodiscard]] LEVIN_API Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
+                                                     double margin = 0, Reduction reduction = Reduction::mean);
+
+// yes: the negative's distance is that to the anchor or to the positive, the smaller one. Balntas et al., "Learning
+// local feature descriptors with triplets", 2016.
+enum class SwapAnchor : bool { no, yes };
+struct TripletMarginOptions {
+  double margin = 1;
+  double p = 2;
+  double eps = 1e-6;
+  SwapAnchor swap = SwapAnchor::no;
+  Reduction reduction = Reduction::mean;
+};
+// max(0, d(anchor, positive) - d(anchor, negative) + margin) for pairwise_distance d; shapes are equal, [..., d].
+[[nodiscard]] LEVIN_API Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                                                   const TripletMarginOptions& options = {});
+
+// ---- Margins. A target of 1 and -1 may have any dtype; shapes are equal.
+
+// max(0, -target (a - b) + margin): a is to rank above b where the target is 1.
+[[nodiscard]] LEVIN_API Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target,
+                                                   double margin = 0, Reduction reduction = Reduction::mean);
+
+// x where the target is 1, max(0, margin - x) where it is -1.
+[[nodiscard]] LEVIN_API Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin = 1,
+                                                    Reduction reduction = Reduction::mean);
+
+// log(1 + exp(-target x)), without overflow.
+[[nodiscard]] LEVIN_API Tensor soft_margin_loss(const Tensor& x, const Tensor& target,
+                                                Reduction reduction = Reduction::mean);
+
+struct MultiMarginOptions {
+  int p = 1;  // 1 or 2
+  double margin = 1;
+  Tensor weight{};  // [C] in x's dtype, no gradient; undefined: 1
+  Reduction reduction = Reduction::mean;
+};
+// weight[t] sum over c != t of max(0, margin - x[t] + x[c])^p / C for each target t: x [N, C] or [C], target i64 [N] or
+// []. Throws IndexError for a target that is no class.
+[[nodiscard]] LEVIN_API Tensor multi_margin_loss(const Tensor& x, const Tensor& target,
+                                                 const MultiMarginOptions& options = {});
+
+// The mean over the classes, x's last dimension, of binary_cross_entropy_with_logits(x, target, weight).
+[[nodiscard]] LEVIN_API Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target,
+                                                           const Tensor& weight = {},
+                                                           Reduction reduction = Reduction::mean);
+
+// ---- Likelihoods. full adds what does not depend on x.
+enum class LossConstant : std::uint8_t { without, full };
+
+enum class RateInput : std::uint8_t { log, rate };
+struct PoissonNllOptions {
+  RateInput input = RateInput::log;
+  LossConstant constant = LossConstant::without;  // Stirling's log(target!), for targets above 1
+  double eps = 1e-8;                              // is added to a rate before its logarithm
+  Reduction reduction = Reduction::mean;
+};
+// exp(x) - target x, or x - target log(x + eps) for RateInput::rate; shapes are equal.
+[[nodiscard]] LEVIN_API Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
+                                                const PoissonNllOptions& options = {});
+
+struct GaussianNllOptions {
+  LossConstant constant = LossConstant::without;  // log(2 pi) / 2
+  double eps = 1e-6;                              // a smaller variance counts as eps
+  Reduction reduction = Reduction::mean;
+};
+// (log(v) + (x - target)^2 / v) / 2 for v = max(variance, eps); the variance broadcasts to x's shape. Below eps it has
+// no gradient (PyTorch's passes, and a negative variance throws).
+[[nodiscard]] LEVIN_API Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& variance,
+                                                 const GaussianNllOptions& options = {});
 
 // The share of argmax(logits, 1) == target, a f32 scalar; no gradient. Shapes are cross_entropy's.
 [[nodiscard]] LEVIN_API Tensor accuracy(const Tensor& logits, const Tensor& target);

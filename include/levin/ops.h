@@ -333,6 +333,18 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 // is 0.
 [[nodiscard]] LEVIN_API Tensor norm(const Tensor& x, double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no);
 
+// x / max(norm(x, p, dim), eps): vectors along dim of norm 1. Of 16 bits this and the next two are
+// computed in f32.
+[[nodiscard]] LEVIN_API Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
+
+// sum(a b) / (max(norm(a), eps) max(norm(b), eps)) along dim of the shape that a and b broadcast to.
+[[nodiscard]] LEVIN_API Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1,
+                                                 double eps = 1e-8);
+
+// norm(a - b + eps, p) along the last dimension; shapes broadcast.
+[[nodiscard]] LEVIN_API Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p = 2, double eps = 1e-6,
+                                                 KeepDim keep = KeepDim::no);
+
 // log(sum(exp(x))) without overflow; -inf of nothing.
 [[nodiscard]] LEVIN_API Tensor logsumexp(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 
@@ -376,6 +388,37 @@ enum class Order : std::uint8_t { ascending, descending };
 [[nodiscard]] LEVIN_API ValuesIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1,
                                            Order order = Order::descending);
 
+// The k-th smallest element along dim, k from 1 on, and where it stood; the gradient goes to that element. median is
+// the middle one, of an even number the lower of two, of all elements or along dim; a NaN anywhere makes it NaN.
+// Throws IndexError for k, ShapeError where there are no elements.
+[[nodiscard]] LEVIN_API ValuesIndices kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1,
+                                               KeepDim keep = KeepDim::no);
+[[nodiscard]] LEVIN_API Tensor median(const Tensor& x);
+[[nodiscard]] LEVIN_API ValuesIndices median(const Tensor& x, std::int64_t dim, KeepDim keep = KeepDim::no);
+
+// The element at place q (n - 1) of the sorted n, of all elements or along dim; q in [0, 1], else ConfigError. A place
+// between two elements is interpolated, or takes the lower, the higher, the nearer one (of two the even place) or their
+// mean. Floats alone; a NaN anywhere makes it NaN.
+enum class Between : std::uint8_t { linear, lower, higher, midpoint, nearest };
+struct QuantileOptions {
+  Between between = Between::linear;
+  KeepDim keep = KeepDim::no;
+};
+[[nodiscard]] LEVIN_API Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim = {},
+                                        const QuantileOptions& options = {});
+
+// The elements of x without repeats, ascending, [m]; for each element of x its place among them, i64 of x's shape; and
+// how often each stands in x, i64 [m]. Each NaN is one of its own. No gradient. It waits for the device, as nonzero
+// does.
+struct UniqueResult {
+  Tensor values, inverse, counts;
+};
+[[nodiscard]] LEVIN_API UniqueResult unique(const Tensor& x);
+
+// a + weight (b - a), from b's side where the weight is 0.5 or more, so that 1 gives b; shapes broadcast.
+[[nodiscard]] LEVIN_API Tensor lerp(const Tensor& a, const Tensor& b, double weight);
+[[nodiscard]] LEVIN_API Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
+
 // ---- Joining, indexing. Indices are i64 and not negative.
 
 // The tensors end to end along dim, or beside each other along a new one; every dtype. At least one, of one shape but
@@ -405,6 +448,10 @@ enum class Order : std::uint8_t { ascending, descending };
 // A copy of x with y[.., index[i], ..] += src[.., i, ..]; numbers, index of rank 1. src is as x with index.numel()
 // elements along dim.
 [[nodiscard]] LEVIN_API Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+
+// x, but for y[.., index[i], ..] = src[.., i, ..] along dim; every dtype. Where an index stands twice the last
+// one wins.
+[[nodiscard]] LEVIN_API Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
 // Rows of weight [rows, columns] at index [...]: [..., columns]. The row padding_idx, which may be negative, gets no
 // gradient.
@@ -441,6 +488,21 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate };
 // Each element of dim `repeats` times, beside each other; every dtype.
 [[nodiscard]] LEVIN_API Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim);
 
+// x `times` times in a row along each dimension, a copy; every dtype. repeat takes a number for each dimension, and
+// more for dimensions in front; tile takes fewer, too, for the last ones. ShapeError otherwise.
+[[nodiscard]] LEVIN_API Tensor repeat(const Tensor& x, Dims times);
+[[nodiscard]] LEVIN_API Tensor tile(const Tensor& x, Dims times);
+
+// Coordinates of a grid: of tensors [n0], [n1], ... one view of shape [n0, n1, ...] each, which varies along its own
+// dimension; 1 to 8 tensors of every dtype. Indexing::xy exchanges the first two dimensions, as images have them.
+enum class Indexing : bool { ij, xy };
+[[nodiscard]] LEVIN_API Tensors meshgrid(std::span<const Tensor> xs, Indexing indexing = Indexing::ij);
+
+// Of x [n] the square matrix with x on the diagonal col - row = `offset`, else 0; of x [rows, cols] that diagonal, a
+// view. trace is the sum of diagonal(x).
+[[nodiscard]] LEVIN_API Tensor diag(const Tensor& x, std::int64_t offset = 0);
+[[nodiscard]] LEVIN_API Tensor trace(const Tensor& x);
+
 // x [..., rows, cols] with 0 above, or below, the diagonal col - row = `diagonal`; every dtype.
 [[nodiscard]] LEVIN_API Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 [[nodiscard]] LEVIN_API Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
@@ -463,6 +525,17 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate };
 
 // y[i, j] = a[i] b[j]: [n], [m] -> [n, m]; numbers.
 [[nodiscard]] LEVIN_API Tensor outer(const Tensor& a, const Tensor& b);
+
+// The sum over pairs of dimensions, of a and of b, of one size each; the others stand in a's order, then in b's. A
+// number means the last ones of a and the first ones of b.
+[[nodiscard]] LEVIN_API Tensor tensordot(const Tensor& a, const Tensor& b, Dims a_dims, Dims b_dims);
+[[nodiscard]] LEVIN_API Tensor tensordot(const Tensor& a, const Tensor& b, std::int64_t dims = 2);
+
+// The Kronecker product: blocks a[i, j] b; at most 4 dimensions.
+[[nodiscard]] LEVIN_API Tensor kron(const Tensor& a, const Tensor& b);
+
+// The cross product of floating vectors of 3 elements along dim; shapes broadcast.
+[[nodiscard]] LEVIN_API Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim = -1);
 
 // "bij,bjk->bik": letters and one "..." for each operand; each pair of operands is contracted by a matmul, left to
 // right. Sizes of a letter are equal or 1; a letter twice in one operand is its diagonal. Without "->" the result has

@@ -100,6 +100,49 @@ constexpr Form kForms[] = {
        const Tensor x = p.any(), to = p.matching(x);
        return Tensors{LEVIN_CALL(kl_div, x, to, c.choice<KlReduction>(4), c.choice<LogTarget>(2))};
      }},
+    {"binary_cross_entropy and multilabel_soft_margin_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), to = p.matching(x);
+       if (c.one_in(2)) return Tensors{LEVIN_CALL(multilabel_soft_margin_loss, x, to, p.optional(), c.reduction())};
+       return Tensors{LEVIN_CALL(binary_cross_entropy, x, to, p.optional(), c.reduction())};
+     }},
+    {"cosine_embedding_loss and triplet_margin_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), y = p.matching(x), z = p.matching(x);
+       if (c.one_in(2)) return Tensors{cosine_embedding_loss(x, y, p.any(), c.real(), c.reduction())};
+       return Tensors{triplet_margin_loss(x, y, z,
+                                          {.margin = c.real(),
+                                           .p = c.real(),
+                                           .eps = c.real(),
+                                           .swap = c.choice<SwapAnchor>(2),
+                                           .reduction = c.reduction()})};
+     }},
+    {"margin_ranking_loss, hinge_embedding_loss and soft_margin_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), y = p.matching(x), to = p.matching(x);
+       const double margin = c.real();
+       if (c.one_in(2)) return Tensors{margin_ranking_loss(x, y, to, margin, c.reduction())};
+       return Tensors{hinge_embedding_loss(x, to, margin, c.reduction()), soft_margin_loss(x, to, c.reduction())};
+     }},
+    {"multi_margin_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor target = c.one_in(3) ? p.any() : p.index();
+       const Tensor weight = c.one_in(3) ? p.of({x.size(-1)}, x.dtype()) : p.optional();
+       return Tensors{multi_margin_loss(
+           x, target,
+           {.p = c.one_in(4) ? 3 : 1 + c.one_in(2), .margin = c.real(), .weight = weight, .reduction = c.reduction()})};
+     }},
+    {"poisson_nll_loss and gaussian_nll_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), to = p.matching(x), v = p.matching(x);
+       const double eps = c.real();
+       const auto constant = c.choice<LossConstant>(2);
+       if (c.one_in(2))
+         return Tensors{gaussian_nll_loss(x, to, v, {.constant = constant, .eps = eps, .reduction = c.reduction()})};
+       return Tensors{poisson_nll_loss(
+           x, to, {.input = c.choice<RateInput>(2), .constant = constant, .eps = eps, .reduction = c.reduction()})};
+     }},
     LEVIN_BINARY(accuracy),
     {"scaled_dot_product_attention",
      [](Chooser& c, Pool& p) {

@@ -264,6 +264,31 @@ constexpr Form kForms[] = {
        const std::int64_t chunks = c.integer();
        return chunk(x, chunks, c.integer());
      }},
+    {"repeat, tile and meshgrid",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(3)) return meshgrid(Tensors{x, p.any()}, c.choice<Indexing>(2));
+       const std::array<std::int64_t, 3> times{small(c), small(c), small(c)};
+       const std::span<const std::int64_t> all = times;
+       return Tensors{c.one_in(2) ? tile(x, Dims(all.first(2))) : repeat(x, Dims(all))};
+     }},
+    {"diag, trace, cross, kron and tensordot",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), y = p.matching(x);
+       if (c.one_in(5)) return Tensors{diag(x, x.rank() == 1 ? small(c) - 2 : c.integer())};
+       if (c.one_in(4)) return Tensors{trace(x)};
+       if (c.one_in(3)) return Tensors{cross(x, y, c.integer())};
+       if (c.one_in(2)) return Tensors{kron(x, y)};
+       if (c.one_in(2)) return Tensors{tensordot(x, y, c.integer())};
+       const Dims a = c.dims(), b = c.dims();
+       return Tensors{tensordot(x, y, a, b)};
+     }},
+    {"index_copy and lerp",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), y = p.matching(x);
+       if (c.one_in(2)) return Tensors{index_copy(x, c.integer(), p.index(), y)};
+       return Tensors{c.one_in(2) ? lerp(x, y, c.real()) : lerp(x, y, p.matching(x))};
+     }},
     {"unbind",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();

@@ -171,6 +171,24 @@ constexpr Form kForms[] = {
        return Tensors{LEVIN_CALL(gelu_mlp, x, w1, c.one_in(2) ? p.of({hidden}, x.dtype()) : p.optional(), w2,
                                  c.one_in(2) ? p.of({out}, x.dtype()) : p.optional(), c.choice<GeluForm>(2))};
      }},
+    {"kthvalue, median, quantile and unique",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(4)) return Tensors{kthvalue(x, c.integer(), c.integer(), c.choice<KeepDim>(2)).values};
+       if (c.one_in(3)) return Tensors{c.one_in(2) ? median(x) : median(x, c.integer(), c.choice<KeepDim>(2)).values};
+       if (c.one_in(2)) return Tensors{unique(x).inverse};
+       const double q = c.real();
+       return Tensors{quantile(x, q, c.one_in(2) ? std::optional(c.integer()) : std::nullopt,
+                               {.between = c.choice<Between>(5), .keep = c.choice<KeepDim>(2)})};
+     }},
+    {"normalize, cosine_similarity and pairwise_distance",
+     [](Chooser& c, Pool& p) {
+       const Tensor a = p.any(), b = p.matching(a);
+       const double number = c.real(), eps = c.real();
+       if (c.one_in(3)) return Tensors{normalize(a, number, c.integer(), eps)};
+       if (c.one_in(2)) return Tensors{cosine_similarity(a, b, c.integer(), eps)};
+       return Tensors{pairwise_distance(a, b, number, eps, c.choice<KeepDim>(2))};
+     }},
     {"einsum",
      [](Chooser& c, Pool& p) {
        static constexpr std::array<const char*, 8> kEquations{

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "autograd/ops/reduce/loss_parts.h"
 #include "kernels/softmax/cross_entropy.cuh"
 #include "levin/extend.h"
 #include "levin/ops.h"
@@ -25,6 +27,11 @@ struct Classes {
 // target is i64 and on x's device; weight [classes] in x's dtype on x's device, or undefined.
 void check_targets(const char* op, const Tensor& x, const Tensor& target, std::int64_t classes, const Tensor& weight);
 
+void check_class_weight(const char* op, const Tensor& x, std::int64_t classes, const Tensor& weight);
+// `target` is dense, on the CPU or a device, whose kernel that reads it checks its values. Throws IndexError.
+void check_range(const char* op, const Tensor& target, std::int64_t classes,
+                 std::optional<std::int64_t> ignore_index = {});
+
 // gy * d cross_entropy(x) / dx for x [rows, cols]: gy [rows] for Reduction::none, else []. lse and weight_sum are what
 // cross_entropy's kernel gave.
 [[nodiscard]] Tensor cross_entropy_backward(const Tensor& gy, const Tensor& x, const Classes& classes,
@@ -35,6 +42,5 @@ void check_targets(const char* op, const Tensor& x, const Tensor& target, std::i
          : r == Reduction::sum ? kernels::Reduction::sum
                                : kernels::Reduction::mean;
 }
-[[nodiscard]] inline DType accumulator(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace levin

@@ -1,7 +1,12 @@
 // Losses over class indices: cross-entropy in one pass over the logits, negative log likelihood, accuracy.
+#include <array>
+#include <limits>
+#include <string>
+
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/reduce/class_loss.h"
+#include "autograd/ops/reduce/loss_parts.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/softmax/cross_entropy.cuh"
 #include "levin/autograd.h"
@@ -105,16 +110,6 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target, const 
   }
   check_targets(op, x, target, x.shape()[1], weight);
 }
-// `target` is dense. On a device the kernel that reads `target` checks its values.
-void check_range(const char* op, const Tensor& target, std::int64_t classes, std::int64_t ignore_index) {
-  if (!target.device().is_cpu()) return;
-  const std::int64_t* t = ptr<std::int64_t>(target);
-  const std::int64_t bad = kernels::cpu::first_bad_target(Cpu{}, t, target.numel(), classes, ignore_index);
-  if (bad < 0) return;
-  fail<IndexError>(op, ": target ", t[bad], " at position ", bad, " is not a class, expected 0 to ", classes - 1,
-                   " or ignore_index ", ignore_index);
-}
-
 // [N, C, d...] as rows of classes [N * d..., C].
 Tensor class_rows(const Tensor& x) {
   if (x.rank() == 2) return x;
@@ -129,6 +124,11 @@ Tensor class_rows(const Tensor& x) {
 }
 Tensor dense(const Tensor& t) { return t.defined() ? t.detach().contiguous() : t; }
 
+void check_smoothing(const char* op, double share) {
+  if (!(share >= 0 && share <= 1))
+    fail<ConfigError>(op, ": label_smoothing is ", share, ", expected a value in [0, 1]");
+}
+
 }  // namespace
 
 void check_targets(const char* op, const Tensor& x, const Tensor& target, std::int64_t classes, const Tensor& weight) {
@@ -136,6 +136,10 @@ void check_targets(const char* op, const Tensor& x, const Tensor& target, std::i
     fail<DTypeError>(op, ": target is ", target.dtype(), ", expected class indices of i64");
   }
   check_same_device(op, x, target);
+  check_class_weight(op, x, classes, weight);
+}
+
+void check_class_weight(const char* op, const Tensor& x, std::int64_t classes, const Tensor& weight) {
   if (!weight.defined()) return;
   check_dtypes_meet(op, x, weight);
   check_same_device(op, x, weight);
@@ -144,11 +148,21 @@ void check_targets(const char* op, const Tensor& x, const Tensor& target, std::i
   }
 }
 
+void check_range(const char* op, const Tensor& target, std::int64_t classes, std::optional<std::int64_t> ignore_index) {
+  if (!target.device().is_cpu()) return;
+  const std::int64_t* t = ptr<std::int64_t>(target);
+  const std::int64_t no_class = std::numeric_limits<std::int64_t>::min();
+  const std::int64_t bad =
+      kernels::cpu::first_bad_target(Cpu{}, t, target.numel(), classes, ignore_index.value_or(no_class));
+  if (bad < 0) return;
+  const std::string or_ignored = ignore_index ? " or ignore_index " + std::to_string(*ignore_index) : "";
+  fail<IndexError>(op, ": target ", t[bad], " at position ", bad, " is not a class, expected 0 to ", classes - 1,
+                   or_ignored);
+}
+
 Classes checked_classes(const char* op, const Tensor& target, DType dtype, std::int64_t classes,
                         const CrossEntropyOptions& options) {
-  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
-    fail<ConfigError>(op, ": label_smoothing is ", options.label_smoothing, ", expected a value in [0, 1]");
-  }
+  check_smoothing(op, options.label_smoothing);
   Classes c{
       .ignore_index = options.ignore_index, .label_smoothing = options.label_smoothing, .reduction = options.reduction};
   c.target = reshape(dense(target), {target.numel()});
@@ -162,9 +176,41 @@ Tensor cross_entropy_backward(const Tensor& gy, const Tensor& x, const Classes& 
   return apply(CrossEntropyBackward{classes, lse, weight_sum}, gy, x);
 }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
-  check_classes("cross_entropy", logits, target, options.weight);
+// The target is a distribution over the classes. Many small numbers: 16-bit numbers are added in f32.
+static Tensor soft_cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  constexpr const char* op = "cross_entropy";
+  check_dtypes_meet(op, logits, target);
+  check_same_device(op, logits, target);
+  if (logits.rank() < 2 || target.shape() != logits.shape()) {
+    fail<ShapeError>(op, ": the input has shape ", logits.shape(), " and the target ", target.shape(), " of ",
+                     target.dtype(), ", expected probabilities of the input's shape, or classes in i64");
+  }
   if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
+  check_smoothing(op, options.label_smoothing);
+  if (options.ignore_index >= 0)
+    fail<ConfigError>(op, ": ignore_index is ", options.ignore_index, ", which probabilities can not equal");
+  const std::int64_t classes = logits.shape()[1];
+  check_class_weight(op, logits, classes, options.weight);
+  const DType wide = accumulator(logits.dtype());
+  Tensor shares = cast(target, wide);
+  if (options.label_smoothing > 0)
+    shares = shares * (1 - options.label_smoothing) + options.label_smoothing / static_cast<double>(classes);
+  if (options.weight.defined()) {
+    std::array<std::int64_t, kMaxRank> sizes{};
+    sizes.fill(1);
+    sizes[1] = classes;
+    shares = shares * reshape(cast(dense(options.weight), wide),
+                              Dims(std::span(sizes.data(), static_cast<std::size_t>(logits.rank()))));
+  }
+  const Tensor losses = neg(sum(log_softmax(cast(logits, wide), 1) * shares, {1}));
+  return cast(reduced(losses, options.reduction), full_result(logits.dtype()));
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  if (target.defined() && is_float(target.dtype())) return soft_cross_entropy(logits, target, options);
+  check_defined("cross_entropy", logits, target);
+  if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
+  check_classes("cross_entropy", logits, target, options.weight);
   Classes c = checked_classes("cross_entropy", target, logits.dtype(), logits.shape()[1], options);
   const Tensor loss = apply(CrossEntropy{std::move(c), full_result(logits.dtype())}, class_rows(logits));
   return options.reduction == Reduction::none && target.rank() != 1 ? reshape(loss, Dims(target.shape().dims())) : loss;

@@ -6,6 +6,7 @@
 
 #include "levin/stream.h"
 #include "tests/device.h"
+#include "tests/ops/loss_reference.h"
 #include "tests/ops/samples.h"
 #include "tests/skip.h"
 
@@ -114,7 +115,12 @@ LEVIN_OP_CASE(cross_entropy) {
                       [] {
                         (void)cross_entropy(zeros({2, 3}, cpu), zeros({2}, cpu));
                       },
-                      throws<DTypeError>, "cross_entropy: target is f32"});
+                      throws<ShapeError>, "cross_entropy: the input has shape [2, 3] and the target [2] of f32"});
+  c.errors.push_back({"integer target",
+                      [] {
+                        (void)cross_entropy(zeros({2, 3}, cpu), zeros({2}, cpu, DType::i32));
+                      },
+                      throws<DTypeError>, "cross_entropy: target is i32"});
   c.errors.push_back(
       {"weight",
        [] {
@@ -127,6 +133,67 @@ LEVIN_OP_CASE(cross_entropy) {
                       },
                       throws<ConfigError>, "cross_entropy: label_smoothing is 2"});
   return c;
+}
+
+LEVIN_OP_CASE(cross_entropy_of_probabilities) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 20, .layout_changes_sums = true};
+  const auto add = [&](Shape shape, bool weighted, double smoothing, Reduction reduction) {
+    OpSample s{.inputs = {real(shape), real(shape, 0, 1)}, .call = {}, .reference = {}};
+    if (weighted) s.inputs.push_back(optional(constant({shape[1]}, 0.5, 2)));
+    s.call = [=](const Tensors& in) {
+      return Tensors{cross_entropy(
+          in[0], in[1],
+          {.weight = in.size() > 2 ? in[2] : Tensor(), .label_smoothing = smoothing, .reduction = reduction})};
+    };
+    s.reference = [=](const Tensors& in) {
+      const std::int64_t n = shape[0], classes = shape[1], d = shape.numel() == 0 ? 0 : shape.numel() / (n * classes);
+      const auto v = in[0].contiguous().to_vector<double>(), t = in[1].contiguous().to_vector<double>();
+      std::vector<double> w(std::size_t(classes), 1.0), rows;
+      if (in.size() > 2 && in[2].defined()) w = in[2].contiguous().to_vector<double>();
+      for (std::int64_t i = 0; i < n; ++i) {
+        for (std::int64_t j = 0; j < d; ++j) {
+          const auto at = [&](std::int64_t k) { return std::size_t((i * classes + k) * d + j); };
+          double sum = 0, row = 0;
+          for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(v[at(k)]);
+          for (std::int64_t k = 0; k < classes; ++k) {
+            const double share = t[at(k)] * (1 - smoothing) + smoothing / double(classes);
+            row += w[std::size_t(k)] * share * (std::log(sum) - v[at(k)]);
+          }
+          rows.push_back(row);
+        }
+      }
+      return Tensors{reduced_reference(from_data(std::span<const double>(rows), shape.removed(1), cpu), reduction)};
+    };
+    s.gradcheck = shape.numel() > 0 || reduction != Reduction::mean;  // 0 / 0
+    c.samples.push_back(s);
+  };
+  for (const Reduction r : {Reduction::none, Reduction::mean, Reduction::sum}) {
+    add({1, 1}, false, 0, r);
+    add({0, 3}, false, 0, r);
+    add({5, 4}, true, 0.3, r);
+    add({2, 3, 4}, true, 0, r);
+    add({20, 300}, false, 0.1, r);
+    c.samples.push_back(under_autocast(c.samples.back()));
+  }
+  c.errors.push_back({"ignore_index",
+                      [] {
+                        (void)cross_entropy(zeros({2, 3}, cpu), zeros({2, 3}, cpu), {.ignore_index = 1});
+                      },
+                      throws<ConfigError>, "cross_entropy: ignore_index is 1, which probabilities can not equal"});
+  return c;
+}
+
+TEST_CASE("cross_entropy of one-hot probabilities has the value and the gradient of class indices") {
+  const Tensor classes = tensor<std::int64_t>({2, 0, 1}, cpu);
+  Generator random(5);
+  Tensor x = randn({3, 4}, random, cpu);
+  x.requires_grad_();
+  for (const double smoothing : {0.0, 0.2}) {
+    const CrossEntropyOptions o{.label_smoothing = smoothing};
+    const Tensor hard = cross_entropy(x, classes, o), soft = cross_entropy(x, one_hot(classes, 4).to(DType::f32), o);
+    CHECK(allclose(soft, hard, 1e-6, 0));
+    CHECK(allclose(grad(Tensors{soft}, Tensors{x})[0], grad(Tensors{hard}, Tensors{x})[0], 1e-5, 1e-7));
+  }
 }
 
 LEVIN_OP_CASE(nll_loss) {

@@ -2,8 +2,8 @@
 // mean over it, are public ops.
 #include <cmath>
 
-#include "autograd/autocast.h"
 #include "autograd/ops/pointwise/pointwise.h"
+#include "autograd/ops/reduce/loss_parts.h"
 #include "kernels/math/math.h"
 
 namespace levin {
@@ -175,6 +175,62 @@ struct Bce {
   }
 };
 
+// -(target log(x) + (1 - target) log(1 - x)); a logarithm is -100 at least.
+struct ProbabilityValue {
+  static constexpr std::int64_t kGrain = 16384;
+  template <class T>
+  LEVIN_HD T operator()(T x, T target) const {
+    const T least = T(-100), yes = m::log(x), no = m::log1p(-x);
+    return (target - T(1)) * (no < least ? least : no) - target * (yes < least ? least : yes);
+  }
+};
+struct ProbabilitySlope {
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
+  template <class T>
+  LEVIN_HD T operator()(T g, T x, T target) const {
+    const T spread = (T(1) - x) * x, least = T(kLeastSpread);
+    return g * (x - target) / (spread < least ? least : spread);
+  }
+  static constexpr double kLeastSpread = 1e-12;
+};
+
+struct ProbabilityLossBackward {
+  static constexpr OpInfo info{.name = "binary_cross_entropy_backward"};
+  SavedInput gy{}, x{}, target{};
+  Tensor forward(const Tensor& g, const Tensor& a, const Tensor& b) {
+    gy = g, x = a, target = b;
+    Tensor out = empty_like(a);
+    dispatch(info, a, kFloats,
+             [&]<class T>(const auto& on, T) { run(on, ProbabilitySlope{}, Signature<T, T, T, T>{}, out, g, a, b); });
+    return out;
+  }
+  Grads<3> backward(const Tensor& gg, NeedMask need) {
+    return vjp<3>(
+        [](auto& in) {
+          return in[0] * (in[1] - in[2]) / clamp((1 - in[1]) * in[1], ProbabilitySlope::kLeastSpread, {});
+        },
+        std::array{gy.get(), x.get(), target.get()}, std::array{gg}, need);
+  }
+};
+
+struct ProbabilityLoss {
+  static constexpr OpInfo info{.name = "binary_cross_entropy", .autocast = AutocastPolicy::full};
+  SavedInput x{}, target{};
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    x = a, target = b;
+    Tensor out = empty_like(a);
+    dispatch(info, a, kFloats,
+             [&]<class T>(const auto& on, T) { run(on, ProbabilityValue{}, Signature<T, T, T>{}, out, a, b); });
+    return out;
+  }
+  Grads<2> backward(const Tensor& gy, NeedMask need) {
+    Grads<2> g;
+    if (need[0]) g[0] = apply(ProbabilityLossBackward{}, gy, x.get(), target.get());
+    if (need[1]) g[1] = gy * (clamp(log1p(neg(x.get())), -100, {}) - clamp(log(x.get()), -100, {}));
+    return g;
+  }
+};
+
 LEVIN_OP_TABLE(DifferenceLoss<Square>)
 LEVIN_OP_TABLE(DifferenceLossBackward<Square>)
 LEVIN_OP_TABLE(DifferenceLoss<Absolute>)
@@ -183,21 +239,10 @@ LEVIN_OP_TABLE(DifferenceLoss<Huber<HuberForm::huber>>)
 LEVIN_OP_TABLE(DifferenceLossBackward<Huber<HuberForm::huber>>)
 LEVIN_OP_TABLE(DifferenceLoss<Huber<HuberForm::smooth_l1>>)
 LEVIN_OP_TABLE(DifferenceLossBackward<Huber<HuberForm::smooth_l1>>)
+LEVIN_OP_TABLE(ProbabilityLoss)
+LEVIN_OP_TABLE(ProbabilityLossBackward)
 LEVIN_OP_TABLE(Bce)
 LEVIN_OP_TABLE(BceBackward)
-
-// A loss of a broadcast pair is nearly always a mistake: [N] against [N, 1] gives N * N differences.
-void check_pair(const char* op, const Tensor& x, const Tensor& target) {
-  check_dtypes_meet(op, x, target);
-  check_same_device(op, x, target);
-  if (x.shape() != target.shape()) {
-    fail<ShapeError>(op, ": x has shape ", x.shape(), " and target ", target.shape(),
-                     ", expected equal shapes; reshape or expand one");
-  }
-}
-Tensor reduce(const Tensor& loss, Reduction r) {
-  return r == Reduction::none ? loss : r == Reduction::sum ? sum(loss) : mean(loss);
-}
 
 }  // namespace
 }  // namespace pointwise
@@ -206,40 +251,33 @@ using namespace pointwise;
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   check_pair("mse_loss", x, target);
-  return reduce(apply(DifferenceLoss<Square>{}, x, target), reduction);
+  return reduced(apply(DifferenceLoss<Square>{}, x, target), reduction);
 }
 
 Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   check_pair("l1_loss", x, target);
-  return reduce(apply(DifferenceLoss<Absolute>{}, x, target), reduction);
+  return reduced(apply(DifferenceLoss<Absolute>{}, x, target), reduction);
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
   check_pair("huber_loss", x, target);
   if (!(delta > 0)) fail<ConfigError>("huber_loss: delta is ", delta, ", expected a positive number");
-  return reduce(apply(DifferenceLoss<Huber<HuberForm::huber>>{{delta, 1}}, x, target), reduction);
+  return reduced(apply(DifferenceLoss<Huber<HuberForm::huber>>{{delta, 1}}, x, target), reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
   check_pair("smooth_l1_loss", x, target);
   if (!(beta >= 0)) fail<ConfigError>("smooth_l1_loss: beta is ", beta, ", expected 0 or more");
   if (beta == 0) return l1_loss(x, target, reduction);
-  return reduce(apply(DifferenceLoss<Huber<HuberForm::smooth_l1>>{{beta, 1 / beta}}, x, target), reduction);
+  return reduced(apply(DifferenceLoss<Huber<HuberForm::smooth_l1>>{{beta, 1 / beta}}, x, target), reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, const Tensor& weight,
                                         const Tensor& pos_weight, Reduction reduction) {
   constexpr const char* op = "binary_cross_entropy_with_logits";
   check_pair(op, x, target);
-  for (const Tensor* w : {&weight, &pos_weight}) {
-    if (!w->defined()) continue;
-    check_dtypes_meet(op, x, *w);
-    check_same_device(op, x, *w);
-    if (broadcast_shapes(op, x.shape(), w->shape()) != x.shape()) {
-      fail<ShapeError>(op, ": ", w == &weight ? "weight" : "pos_weight", " has shape ", w->shape(),
-                       ", expected one that broadcasts to x's ", x.shape());
-    }
-  }
+  check_loss_weight(op, "weight", x, weight);
+  check_loss_weight(op, "pos_weight", x, pos_weight);
   Tensor loss;
   if (pos_weight.defined()) {
     // p t log(1 + exp(-x)) + (1 - t) log(1 + exp(x)): nothing cancels, neither here nor in gradients. 0 times infinity
@@ -252,7 +290,14 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
   } else {
     loss = apply(Bce{}, x, target);
   }
-  return reduce(weight.defined() ? loss * weight : loss, reduction);
+  return reduced(weight.defined() ? loss * weight : loss, reduction);
+}
+
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight, Reduction reduction) {
+  check_pair("binary_cross_entropy", x, target);
+  check_loss_weight("binary_cross_entropy", "weight", x, weight);
+  const Tensor loss = apply(ProbabilityLoss{}, x, target);
+  return reduced(weight.defined() ? loss * weight : loss, reduction);
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction, LogTarget log_target) {

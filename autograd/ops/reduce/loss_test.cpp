@@ -3,23 +3,13 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/ops/loss_reference.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
 namespace {
 
 const Device cpu = Device::cpu();
-
-Tensor number(double x) { return from_data(std::span<const double>(&x, 1), {}, cpu); }
-double total(const Tensor& x) {
-  double sum = 0;
-  for (const double v : x.to_vector<double>()) sum += v;
-  return sum;
-}
-Tensor reduced(const Tensor& loss, Reduction r) {
-  if (r == Reduction::none) return loss;
-  return number(r == Reduction::sum ? total(loss) : total(loss) / double(loss.numel()));
-}
 
 using Loss = Tensor (*)(const Tensor&, const Tensor&, Reduction);
 OpCase pair_case(std::vector<std::string> ops, const char* name, Loss f, double (*want)(double, double),
@@ -28,12 +18,13 @@ OpCase pair_case(std::vector<std::string> ops, const char* name, Loss f, double 
   for (const Reduction r : {Reduction::none, Reduction::mean, Reduction::sum}) {
     for (const Shape& s : {Shape{}, Shape{1}, Shape{0}, Shape{7}, Shape{3, 5}, Shape{50, 700}}) {
       if (r == Reduction::none || s.numel() < 1000)
-        c.samples.push_back(
-            {.inputs = {real(s), real(s, low, high)},
-             .call = [f, r](const Tensors& in) { return Tensors{f(in[0], in[1], r)}; },
-             .reference = [want,
-                           r](const Tensors& in) { return Tensors{reduced(map_reference(in[0], in[1], want), r)}; },
-             .gradcheck = r != Reduction::mean || s.numel() > 0});  // the mean of no element is 0 / 0
+        c.samples.push_back({.inputs = {real(s), real(s, low, high)},
+                             .call = [f, r](const Tensors& in) { return Tensors{f(in[0], in[1], r)}; },
+                             .reference =
+                                 [want, r](const Tensors& in) {
+                                   return Tensors{reduced_reference(map_reference(in[0], in[1], want), r)};
+                                 },
+                             .gradcheck = r != Reduction::mean || s.numel() > 0});  // the mean of no element is 0 / 0
     }
   }
   const std::string op = name;
@@ -50,6 +41,7 @@ OpCase pair_case(std::vector<std::string> ops, const char* name, Loss f, double 
 Tensor huber(const Tensor& x, const Tensor& t, Reduction r) { return huber_loss(x, t, 0.7, r); }
 Tensor smooth_l1(const Tensor& x, const Tensor& t, Reduction r) { return smooth_l1_loss(x, t, 0.7, r); }
 Tensor bce(const Tensor& x, const Tensor& t, Reduction r) { return binary_cross_entropy_with_logits(x, t, {}, {}, r); }
+Tensor probability_loss(const Tensor& x, const Tensor& t, Reduction r) { return binary_cross_entropy(x, t, {}, r); }
 double huber_of(double d) { return std::abs(d) <= 0.7 ? d * d / 2 : 0.7 * (std::abs(d) - 0.35); }
 
 }  // namespace
@@ -106,6 +98,30 @@ LEVIN_OP_CASE(binary_cross_entropy_with_logits) {
   return c;
 }
 
+LEVIN_OP_CASE(binary_cross_entropy) {
+  OpCase c = pair_case(
+      {"binary_cross_entropy", "binary_cross_entropy_backward"}, "binary_cross_entropy", probability_loss,
+      [](double x, double t) { return -t * std::log(x) - (1 - t) * std::log1p(-x); }, 0.1, 0.9);
+  for (OpSample& s : c.samples) {
+    for (Input& in : s.inputs) in.low = 0.1, in.high = 0.9;
+  }
+  c.samples.push_back(
+      {.inputs = {real({3, 4}, 0.1, 0.9), real({3, 4}, 0, 1), optional(real({4}, 0.5, 2))},
+       .call = [](const Tensors& in) { return Tensors{binary_cross_entropy(in[0], in[1], in[2], Reduction::none)}; },
+       .reference =
+           [](const Tensors& in) {
+             const Tensor y = map_reference(
+                 in[0], in[1], [](double x, double t) { return -t * std::log(x) - (1 - t) * std::log1p(-x); });
+             return Tensors{map_reference(y, in[2], [](double a, double w) { return a * w; })};
+           }});
+  c.errors.push_back({"weight",
+                      [] {
+                        (void)binary_cross_entropy(zeros({2}, cpu), zeros({2}, cpu), zeros({3, 2}, cpu));
+                      },
+                      throws<ShapeError>, "binary_cross_entropy: weight has shape [3, 2]"});
+  return c;
+}
+
 LEVIN_OP_CASE(kl_div) {
   OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 16, .sums = 15, .layout_changes_sums = true};
   for (const LogTarget log_target : {LogTarget::no, LogTarget::yes}) {
@@ -142,6 +158,27 @@ TEST_CASE("binary cross-entropy of large logits is finite and keeps its small va
   CHECK(v[1] == 1000);
   CHECK(v[2] == doctest::Approx(std::exp(-40.0)).epsilon(1e-12));
   CHECK(v[3] == doctest::Approx(std::exp(-40.0)).epsilon(1e-12));
+}
+
+TEST_CASE(
+    "binary cross-entropy of the probabilities 0 and 1 is finite, as its gradients are; outside of them it is NaN") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    Tensor x = tensor({0.0, 0.0, 1.0, 1.0}, cpu).to(dtype);
+    x.requires_grad_();
+    Tensor target = tensor({0.0, 1.0, 0.0, 1.0}, cpu).to(dtype);
+    target.requires_grad_();
+    const Tensor y = binary_cross_entropy(x, target, {}, Reduction::none);
+    CHECK(y.to(DType::f64).to_vector<double>() == std::vector<double>{0, 100, 100, 0});
+    backward(sum(y));
+    const std::vector<double> g = x.grad().to(DType::f64).to_vector<double>();
+    CHECK(g[0] == 0);
+    CHECK(g[1] == doctest::Approx(-1e12));
+    CHECK(g[2] == doctest::Approx(1e12));
+    CHECK(g[3] == 0);
+    CHECK(target.grad().to(DType::f64).to_vector<double>() == std::vector<double>{100, 100, -100, -100});
+    CHECK(all(isnan(binary_cross_entropy(tensor({-0.5, 1.5}, cpu), tensor({1.0, 0.0}, cpu), {}, Reduction::none)))
+              .item() == 1);
+  }
 }
 
 TEST_CASE("kl_div of a target with zeros is finite, and so is its gradient") {
