@@ -142,7 +142,7 @@ class LEVIN_API AveragePrecision : public ScoreMetric {
   [[nodiscard]] Tensor value_of(const Tensor& ones, const Tensor& zeros) const override;
 };
 
-// Means over all elements of |x - target|, of (x - target)^2, and the root of the latter. Shapes are equal.
+// The mean over all elements of |x - target|; shapes are equal.
 class LEVIN_API MeanAbsoluteError : public Metric {
  public:
   MeanAbsoluteError(nn::Module& parent, std::string_view name) : Metric(parent, name) {}
@@ -154,6 +154,7 @@ class LEVIN_API MeanAbsoluteError : public Metric {
   Tensor& sum_ = add_state("sum", 0);
   Tensor& seen_ = add_state("seen", 0);
 };
+// The mean over all elements of (x - target)^2; shapes are equal.
 class LEVIN_API MeanSquaredError : public Metric {
  public:
   MeanSquaredError(nn::Module& parent, std::string_view name) : Metric(parent, name) {}
@@ -168,6 +169,7 @@ class LEVIN_API MeanSquaredError : public Metric {
   Tensor& sum_ = add_state("sum", 0);
   Tensor& seen_ = add_state("seen", 0);
 };
+// The root of the mean squared error.
 class LEVIN_API RootMeanSquaredError : public MeanSquaredError {
  public:
   using MeanSquaredError::MeanSquaredError;
