@@ -19,6 +19,11 @@ inline void check_dtypes_meet(const char* op, const Tensor& a, const Tensor& b) 
   if (!cast) check_same_dtype(op, a, b);
 }
 
+inline void check_float(const char* op, const Tensor& x) {
+  check_defined(op, x);
+  if (!is_float(x.dtype())) fail_unsupported({.name = op}, x, kFloats);
+}
+
 // The result's dtype of an op with the policy `full_result`, for an input of dtype t. Ask before apply(), which runs
 // the op with autocast off.
 inline DType full_result(DType t) { return detail::mode().autocast && is_float(t) && t != DType::f64 ? DType::f32 : t; }

@@ -67,7 +67,7 @@ struct NllOptions {
 
 // -weight (target log(x) + (1 - target) log(1 - x)) for probabilities x; a logarithm is -100 at least, and 1e-12 is the
 // least x (1 - x) that a gradient divides by. NaN for an x outside of [0, 1] (PyTorch throws).
-// binary_cross_entropy_with_logits of what sigmoid would get keeps small losses.
+// binary_cross_entropy_with_logits takes what sigmoid would get, and is exact where x rounds to 0 or 1.
 [[nodiscard]] LEVIN_API Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight = {},
                                                     Reduction reduction = Reduction::mean);
 

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "autograd/autocast.h"
-#include "kernels/executor/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -39,11 +38,6 @@ Tensor repeat_trailing(const char* op, const Tensor& x, std::span<const std::int
 Tensor with_rank(Tensor x, int rank) {
   while (x.rank() < rank) x = unsqueeze(x, 0);
   return x;
-}
-
-void check_float(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  if (!is_float(x.dtype())) fail_unsupported({.name = op}, x, kFloats);
 }
 
 // [m, m]: column - row.
@@ -98,9 +92,9 @@ Tensor diag(const Tensor& x, std::int64_t offset) {
   check_defined("diag", x);
   if (x.rank() == 2) return diagonal(x, offset);
   if (x.rank() != 1) fail<ShapeError>("diag: x has shape ", x.shape(), ", expected [n] or [rows, cols]");
-  const std::int64_t away = offset < 0 ? -offset : offset;
   if (offset < -kMaxDim || offset > kMaxDim)
     fail<ShapeError>("diag: offset is ", offset, ", expected at most 2^40 away from 0");
+  const std::int64_t away = offset < 0 ? -offset : offset;
   // x stands in each row below the diagonal's start, or in each column.
   const Tensor line = unsqueeze(pad(x, {0, away}), offset < 0 ? 0 : 1);
   const std::int64_t m = x.numel() + away;
@@ -117,12 +111,12 @@ Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim) {
   check_float("cross", a);
   check_dtypes_meet("cross", a, b);
   check_same_device("cross", a, b);
-  const int at = wrap_dim("cross", dim, std::min(a.rank(), b.rank()));
-  const int from_last = at - std::min(a.rank(), b.rank());
+  const int rank = broadcast_shapes("cross", a.shape(), b.shape()).rank();
+  const int from_last = wrap_dim("cross", dim, rank) - rank;
   for (const Tensor* x : {&a, &b}) {
-    if (x->size(from_last) != 3)
-      fail<ShapeError>("cross: dimension ", dim, " of shape ", x->shape(), " has ", x->size(from_last),
-                       " elements, expected 3");
+    if (x->rank() < -from_last || x->size(from_last) != 3)
+      fail<ShapeError>("cross: a has shape ", a.shape(), " and b ", b.shape(), ", expected 3 elements along dimension ",
+                       dim, " in both");
   }
   const auto next = [&](const Tensor& x, int by) { return roll(x, -by, from_last); };
   return next(a, 1) * next(b, 2) - next(a, 2) * next(b, 1);
@@ -163,35 +157,32 @@ Tensor tensordot(const Tensor& a, const Tensor& b, Dims a_dims, Dims b_dims) {
     summed_a[i] = x, summed_b[i] = y;
     depth *= a.shape()[x];
   }
-  // A repeat of a dimension is refused by permute.
-  struct Side {
-    std::array<std::int64_t, kMaxRank> order{};
+  const auto kept_of = [&](const Tensor& x, std::span<const std::int64_t> summed) {
     std::vector<std::int64_t> kept;
-  };
-  const auto side = [&](const Tensor& x, std::span<const std::int64_t> summed, bool summed_last) {
-    Side s;
     for (int d = 0; d < x.rank(); ++d) {
-      if (std::find(summed.begin(), summed.end(), d) == summed.end()) s.kept.push_back(d);
+      if (std::find(summed.begin(), summed.end(), d) == summed.end()) kept.push_back(d);
     }
-    std::vector<std::int64_t> order = s.kept;
-    order.insert(summed_last ? order.end() : order.begin(), summed.begin(), summed.end());
-    if (static_cast<int>(order.size()) != x.rank())
+    if (kept.size() + summed.size() != static_cast<std::size_t>(x.rank()))
       fail<ShapeError>(op, ": a dimension of ", x.shape(), " is named twice");
-    std::copy(order.begin(), order.end(), s.order.begin());
-    return s;
+    return kept;
   };
-  const Side sa = side(a, std::span(summed_a.data(), n), true), sb = side(b, std::span(summed_b.data(), n), false);
+  const std::span<const std::int64_t> from_a(summed_a.data(), n), from_b(summed_b.data(), n);
+  const std::vector<std::int64_t> kept_a = kept_of(a, from_a), kept_b = kept_of(b, from_b);
   std::vector<std::int64_t> sizes;
   std::int64_t rows = 1, cols = 1;
-  for (const std::int64_t d : sa.kept) sizes.push_back(a.shape()[static_cast<int>(d)]), rows *= sizes.back();
-  for (const std::int64_t d : sb.kept) sizes.push_back(b.shape()[static_cast<int>(d)]), cols *= sizes.back();
+  for (const std::int64_t d : kept_a) sizes.push_back(a.shape()[static_cast<int>(d)]), rows *= sizes.back();
+  for (const std::int64_t d : kept_b) sizes.push_back(b.shape()[static_cast<int>(d)]), cols *= sizes.back();
   if (sizes.size() > kMaxRank)
     fail<ShapeError>(op, ": the result of a ", a.shape(), " and b ", b.shape(), " has ", sizes.size(),
                      " dimensions, expected at most ", kMaxRank);
-  const auto ordered = [](const Tensor& x, const Side& s) {
-    return permute(x, Dims(std::span(s.order.data(), static_cast<std::size_t>(x.rank()))));
+  // The dimensions of first, then those of second, each group as one.
+  const auto matrix = [](const Tensor& x, std::span<const std::int64_t> first, std::span<const std::int64_t> second,
+                         std::int64_t m, std::int64_t k) {
+    std::vector<std::int64_t> order(first.begin(), first.end());
+    order.insert(order.end(), second.begin(), second.end());
+    return reshape(permute(x, Dims(std::span<const std::int64_t>(order))), {m, k});
   };
-  const Tensor y = matmul(reshape(ordered(a, sa), {rows, depth}), reshape(ordered(b, sb), {depth, cols}));
+  const Tensor y = matmul(matrix(a, kept_a, from_a, rows, depth), matrix(b, from_b, kept_b, depth, cols));
   return reshape(y, Dims(std::span<const std::int64_t>(sizes)));
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "autograd/ops/index/moves_test.h"
 #include "tests/ops/samples.h"
@@ -122,6 +123,8 @@ LEVIN_OP_CASE(diag) {
                         (void)diag(zeros({2, 2, 2}, cpu));
                       },
                       throws<ShapeError>, "diag: x has shape [2, 2, 2]"});
+  c.errors.push_back({"offset", [] { (void)diag(zeros({2}, cpu), std::numeric_limits<std::int64_t>::min()); },
+                      throws<ShapeError>, "expected at most 2^40 away from 0"});
   return c;
 }
 
@@ -173,7 +176,14 @@ LEVIN_OP_CASE(cross) {
                            }});
   c.no_single = "vectors have three elements";
   c.errors.push_back({"size", [] { (void)cross(zeros({2}, cpu), zeros({2}, cpu)); }, throws<ShapeError>,
-                      "cross: dimension -1 of shape [2] has 2 elements, expected 3"});
+                      "cross: a has shape [2] and b [2], expected 3 elements along dimension -1 in both"});
+  // dim counts the dimensions of the shape that both broadcast to.
+  c.errors.push_back({"dim",
+                      [] {
+                        (void)cross(zeros({2, 1, 3}, cpu), zeros({3, 3}, cpu), 0);
+                      },
+                      throws<ShapeError>,
+                      "cross: a has shape [2, 1, 3] and b [3, 3], expected 3 elements along dimension 0 in both"});
   return c;
 }
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-#include "kernels/executor/dispatch.h"
+#include "autograd/autocast.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -51,8 +51,7 @@ Tensor median(const Tensor& x) {
 
 Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim, const QuantileOptions& o) {
   constexpr const char* op = "quantile";
-  check_defined(op, x);
-  if (!is_float(x.dtype())) fail_unsupported({.name = op}, x, kFloats);
+  check_float(op, x);
   if (!(q >= 0 && q <= 1)) fail<ConfigError>(op, ": q is ", q, ", expected a number from 0 to 1");
   if (!dim) {
     const Tensor y = quantile(flat(op, x), q, 0, {.between = o.between});

@@ -179,13 +179,13 @@ Tensor cross_entropy_backward(const Tensor& gy, const Tensor& x, const Classes& 
 // The target is a distribution over the classes. Many small numbers: 16-bit numbers are added in f32.
 static Tensor soft_cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
   constexpr const char* op = "cross_entropy";
+  check_float(op, logits);
   check_dtypes_meet(op, logits, target);
   check_same_device(op, logits, target);
   if (logits.rank() < 2 || target.shape() != logits.shape()) {
     fail<ShapeError>(op, ": the input has shape ", logits.shape(), " and the target ", target.shape(), " of ",
                      target.dtype(), ", expected probabilities of the input's shape, or classes in i64");
   }
-  if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
   check_smoothing(op, options.label_smoothing);
   if (options.ignore_index >= 0)
     fail<ConfigError>(op, ": ignore_index is ", options.ignore_index, ", which probabilities can not equal");
@@ -208,8 +208,8 @@ static Tensor soft_cross_entropy(const Tensor& logits, const Tensor& target, con
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
   if (target.defined() && is_float(target.dtype())) return soft_cross_entropy(logits, target, options);
-  check_defined("cross_entropy", logits, target);
-  if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
+  check_float("cross_entropy", logits);
+  check_defined("cross_entropy", target);
   check_classes("cross_entropy", logits, target, options.weight);
   Classes c = checked_classes("cross_entropy", target, logits.dtype(), logits.shape()[1], options);
   const Tensor loss = apply(CrossEntropy{std::move(c), full_result(logits.dtype())}, class_rows(logits));
@@ -218,7 +218,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options) {
   check_classes("nll_loss", log_probs, target, options.weight);
-  if (!is_float(log_probs.dtype())) fail_unsupported({.name = "nll_loss"}, log_probs, kFloats);
+  check_float("nll_loss", log_probs);
   const Tensor t = reshape(dense(target), {target.numel()});
   check_range("nll_loss", t, log_probs.shape()[1], options.ignore_index);
   const Tensor ignored = eq(t, options.ignore_index);
@@ -239,7 +239,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions&
 
 Tensor accuracy(const Tensor& logits, const Tensor& target) {
   check_classes("accuracy", logits, target, {});
-  if (!is_float(logits.dtype())) fail_unsupported({.name = "accuracy"}, logits, kFloats);
+  check_float("accuracy", logits);
   return mean(cast(eq(argmax(logits.detach(), 1), target), DType::f32));
 }
 

@@ -1,22 +1,14 @@
 // Norms of vectors along a dimension, the distances that follow from them, and losses of distances. All are public ops
 // in a row; 16-bit numbers are widened to f32 first, since a small eps is 0 in 16 bits.
 #include "autograd/ops/reduce/loss_parts.h"
-#include "kernels/executor/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {
 namespace {
 
-void check_float(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  if (!is_float(x.dtype())) fail_unsupported({.name = op}, x, kFloats);
-}
 void check_eps(const char* op, double eps) {
   if (!(eps >= 0)) fail<ConfigError>(op, ": eps is ", eps, ", expected 0 or more");
 }
-Tensor widened(const Tensor& x) { return cast(x, accumulator(x.dtype())); }
-Tensor narrowed(const Tensor& y, const Tensor& x) { return cast(y, full_result(x.dtype())); }
-
 Tensor at_least(const Tensor& x, double low) { return clamp(x, low, {}); }
 
 // Along dimension `at` < 0 of a shape that a and b broadcast to.
@@ -39,7 +31,7 @@ Tensor normalize(const Tensor& x, double p, std::int64_t dim, double eps) {
   check_eps("normalize", eps);
   const int at = wrap_dim("normalize", dim, x.rank());
   const Tensor wide = widened(x);
-  return narrowed(wide / at_least(norm(wide, p, {at}, KeepDim::yes), eps), x);
+  return finished(wide / at_least(norm(wide, p, {at}, KeepDim::yes), eps), x);
 }
 
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {
@@ -54,7 +46,7 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, dou
   const auto whole = [&](const Tensor& x) {
     return x.rank() >= -at && x.size(at) == shape[shape.rank() + at] ? widened(x) : expand(widened(x), shape);
   };
-  return narrowed(cosine(whole(a), whole(b), at, eps), a);
+  return finished(cosine(whole(a), whole(b), at, eps), a);
 }
 
 Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p, double eps, KeepDim keep) {
@@ -63,7 +55,7 @@ Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p, double eps,
   check_dtypes_meet(op, a, b);
   check_same_device(op, a, b);
   if (broadcast_shapes(op, a.shape(), b.shape()).rank() == 0) check_vectors(op, a);
-  return narrowed(distance(widened(a), widened(b), p, eps, keep), a);
+  return finished(distance(widened(a), widened(b), p, eps, keep), a);
 }
 
 Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target, double margin,
@@ -85,7 +77,7 @@ Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& tar
   const Tensor cosines = sum(x * y, {-1}) / sqrt(length(x) * length(y));
   const Tensor alike = masked_fill(1 - cosines, ne(target, 1), 0);
   const Tensor unlike = masked_fill(at_least(cosines - margin, 0), ne(target, -1), 0);
-  return narrowed(reduced(alike + unlike, reduction), a);
+  return finished(alike + unlike, a, reduction);
 }
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
@@ -102,7 +94,7 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   Tensor apart = distance(a, far, o.p, o.eps);
   if (o.swap == SwapAnchor::yes) apart = minimum(apart, distance(near, far, o.p, o.eps));
   const Tensor losses = at_least(distance(a, near, o.p, o.eps) - apart + o.margin, 0);
-  return narrowed(reduced(losses, o.reduction), anchor);
+  return finished(losses, anchor, o.reduction);
 }
 
 }  // namespace levin

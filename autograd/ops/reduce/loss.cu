@@ -302,7 +302,7 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor&
 
 Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction, LogTarget log_target) {
   check_pair("kl_div", x, target);
-  if (!is_float(x.dtype())) fail_unsupported({.name = "kl_div"}, x, kFloats);
+  check_float("kl_div", x);
   if (reduction == KlReduction::batchmean && x.rank() == 0)
     fail<ShapeError>("kl_div: x is a single element, batchmean needs a first dimension");
   Tensor loss;

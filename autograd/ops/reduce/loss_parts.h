@@ -35,4 +35,11 @@ inline void check_loss_weight(const char* op, const char* name, const Tensor& x,
 // The type in which values of dtype t are added.
 [[nodiscard]] inline DType accumulator(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
+// Ops in a row compute 16-bit numbers in f32, from widened operands, and reduce them before they are rounded.
+[[nodiscard]] inline Tensor widened(const Tensor& x) { return cast(x, accumulator(x.dtype())); }
+// y, which came from x widened, in the dtype of a result for x.
+[[nodiscard]] inline Tensor finished(const Tensor& y, const Tensor& x, Reduction r = Reduction::none) {
+  return cast(reduced(y, r), full_result(x.dtype()));
+}
+
 }  // namespace levin

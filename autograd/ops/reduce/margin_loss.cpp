@@ -1,25 +1,15 @@
 // Margins between scores, and likelihoods of counts and of normal distributions: public ops in a row. 16-bit numbers
 // are widened to f32 first.
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "autograd/ops/reduce/class_loss.h"
 #include "autograd/ops/reduce/loss_parts.h"
-#include "kernels/executor/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {
 namespace {
 
-void check_float(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  if (!is_float(x.dtype())) fail_unsupported({.name = op}, x, kFloats);
-}
-Tensor widened(const Tensor& x) { return cast(x, accumulator(x.dtype())); }
-Tensor finished(const Tensor& losses, const Tensor& x, Reduction r) {
-  return cast(reduced(losses, r), full_result(x.dtype()));
-}
 Tensor positive_part(const Tensor& x) { return clamp(x, 0, {}); }
 
 // A target of 1 and -1 may have any dtype.
