@@ -21,15 +21,17 @@ std::int64_t at_least_one(const char* metric, const char* what, std::int64_t n) 
   return n;
 }
 // An integer or bool [n].
-void check_labels(const char* metric, const Tensor& classes, std::int64_t n) {
+void check_labels(const Metric& metric, const Tensor& classes, std::int64_t n) {
   if (classes.rank() != 1 || classes.size(0) != n)
-    fail<ShapeError>(metric, ": classes have shape ", classes.shape(), ", expected [", n, "], one for each sample");
+    fail<ShapeError>(metric.type_name(), ": classes have shape ", classes.shape(), ", expected [", n,
+                     "], one for each sample");
   if (is_float(classes.dtype()))
-    fail<DTypeError>(metric, ": classes are ", classes.dtype(), ", expected an integer dtype");
+    fail<DTypeError>(metric.type_name(), ": classes are ", classes.dtype(), ", expected an integer dtype");
 }
-void check_numbers(const char* metric, const Tensor& x, const Tensor& target) {
+void check_numbers(const Metric& metric, const Tensor& x, const Tensor& target) {
   if (x.shape() != target.shape())
-    fail<ShapeError>(metric, ": x has shape ", x.shape(), " and target ", target.shape(), ", expected equal shapes");
+    fail<ShapeError>(metric.type_name(), ": x has shape ", x.shape(), " and target ", target.shape(),
+                     ", expected equal shapes");
 }
 // f64 [places]: how often each index occurs.
 Tensor counted(const Tensor& index, std::int64_t places) {
@@ -57,9 +59,8 @@ void ConfusionMatrix::update(const Tensor& scores, const Tensor& classes) {
   const std::int64_t n = counts_.size(0);
   const bool scored = scores.rank() == 2 && is_float(scores.dtype());
   if (scored ? scores.size(1) != n : scores.rank() != 1 || is_float(scores.dtype()))
-    fail<ShapeError>("ConfusionMatrix: scores are ", text(scores), ", expected floating [N, ", n,
-                     "] or an integer [N]");
-  check_labels("ConfusionMatrix", classes, scores.size(0));
+    fail<ShapeError>(type_name(), ": scores are ", text(scores), ", expected floating [N, ", n, "] or an integer [N]");
+  check_labels(*this, classes, scores.size(0));
   keep_f64();
   const Tensor said = scored ? argmax(scores.detach(), 1) : scores.to(DType::i64);
   const Tensor now =
@@ -106,27 +107,18 @@ ClassMetric::Ratio F1::ratio(const Tensor& right, const Tensor& said, const Tens
 }
 
 TopKAccuracy::TopKAccuracy(nn::Module& parent, std::string_view name, std::int64_t k)
-    : Metric(parent, name), k_(at_least_one("TopKAccuracy", "k", k)) {}
+    : MeanMetric(parent, name), k_(at_least_one("TopKAccuracy", "k", k)) {}
 TopKAccuracy::TopKAccuracy(const nn::Options& options, std::int64_t k)
-    : Metric(options), k_(at_least_one("TopKAccuracy", "k", k)) {}
+    : MeanMetric(options), k_(at_least_one("TopKAccuracy", "k", k)) {}
 
 void TopKAccuracy::update(const Tensor& scores, const Tensor& classes) {
   const NoGrad off;
   if (scores.rank() != 2 || !is_float(scores.dtype()) || scores.size(1) < k_)
-    fail<ShapeError>("TopKAccuracy: scores are ", text(scores), ", expected floating [N, C] of ", k_,
+    fail<ShapeError>(type_name(), ": scores are ", text(scores), ", expected floating [N, C] of ", k_,
                      " classes or more");
-  check_labels("TopKAccuracy", classes, scores.size(0));
-  keep_f64();
+  check_labels(*this, classes, scores.size(0));
   const Tensor best = topk(scores.detach(), k_, 1).indices;
-  const Tensor right = sum(any(eq(best, unsqueeze(classes.to(DType::i64), 1)), {1}).to(DType::f64));
-  const auto n = static_cast<double>(classes.size(0));
-  add_(right_, right);
-  add_(seen_, number(n, right.device()));
-  set_batch_value(right / n);
-}
-Tensor TopKAccuracy::compute() const {
-  const NoGrad off;
-  return right_ / seen_;
+  MeanMetric::update(any(eq(best, unsqueeze(classes.to(DType::i64), 1)), {1}));
 }
 
 // ---- Scores of two classes
@@ -142,8 +134,8 @@ ScoreMetric::ScoreMetric(const nn::Options& module, const ScoreOptions& options)
 void ScoreMetric::update(const Tensor& scores, const Tensor& classes) {
   const NoGrad off;
   if (scores.rank() != 1 || !is_float(scores.dtype()))
-    fail<ShapeError>("ScoreMetric: scores are ", text(scores), ", expected floating [N]");
-  check_labels("ScoreMetric", classes, scores.size(0));
+    fail<ShapeError>(type_name(), ": scores are ", text(scores), ", expected floating [N]");
+  check_labels(*this, classes, scores.size(0));
   keep_f64();
   const auto bins = static_cast<double>(bins_);
   const Tensor bin = clamp(floor(as_f64(scores) * bins), 0, bins - 1).to(DType::i64);
@@ -169,41 +161,31 @@ Tensor AveragePrecision::value_of(const Tensor& ones, const Tensor& zeros) const
 // ---- Numbers
 void MeanAbsoluteError::update(const Tensor& x, const Tensor& target) {
   const NoGrad off;
-  check_numbers("MeanAbsoluteError", x, target);
-  keep_f64();
-  const Tensor now = sum(abs(as_f64(x) - as_f64(target)));
-  const auto n = static_cast<double>(x.numel());
-  add_(sum_, now);
-  add_(seen_, number(n, now.device()));
-  set_batch_value(now / n);
-}
-Tensor MeanAbsoluteError::compute() const {
-  const NoGrad off;
-  return sum_ / seen_;
+  check_numbers(*this, x, target);
+  MeanMetric::update(abs(as_f64(x) - as_f64(target)));
 }
 void MeanSquaredError::update(const Tensor& x, const Tensor& target) {
   const NoGrad off;
-  check_numbers("MeanSquaredError", x, target);
-  keep_f64();
-  const Tensor now = sum(square(as_f64(x) - as_f64(target)));
-  const auto n = static_cast<double>(x.numel());
-  add_(sum_, now);
-  add_(seen_, number(n, now.device()));
-  set_batch_value(value_of(now / n));
+  check_numbers(*this, x, target);
+  MeanMetric::update(square(as_f64(x) - as_f64(target)));
 }
-Tensor MeanSquaredError::compute() const {
+void RootMeanSquaredError::update(const Tensor& x, const Tensor& target) {
+  MeanSquaredError::update(x, target);
+  set_batch_value(sqrt(batch_value()));
+}
+Tensor RootMeanSquaredError::compute() const {
   const NoGrad off;
-  return value_of(sum_ / seen_);
+  return sqrt(MeanMetric::compute());
 }
-Tensor MeanSquaredError::value_of(const Tensor& mean) const { return mean; }
-Tensor RootMeanSquaredError::value_of(const Tensor& mean) const { return sqrt(mean); }
 
 namespace {
 
 // sums [3, outputs] of n samples: of targets, of their squares, of squared errors.
 Tensor determination(const Tensor& n, const Tensor& sums) {
-  const Tensor total = select(sums, 0, 1) - square(select(sums, 0, 0)) / n, errors = select(sums, 0, 2);
-  const Tensor flat = le(total, 0);
+  constexpr double kRounding = 1e-14;  // of a difference of sums, beside them
+  const Tensor squares = select(sums, 0, 1), errors = select(sums, 0, 2);
+  const Tensor total = squares - square(select(sums, 0, 0)) / n;
+  const Tensor flat = le(total, squares * kRounding);
   const Tensor score = 1 - errors / masked_fill(total, flat, 1);
   const Tensor each = where(flat, eq(errors, 0).to(DType::f64), score);
   return masked_fill(mean(each), lt(n, 2), std::numeric_limits<double>::quiet_NaN());
@@ -222,9 +204,9 @@ R2Score::R2Score(const nn::Options& options, std::int64_t outputs)
 
 void R2Score::update(const Tensor& x, const Tensor& target) {
   const NoGrad off;
-  check_numbers("R2Score", x, target);
+  check_numbers(*this, x, target);
   if (!(x.rank() == 1 && outputs_ == 1) && !(x.rank() == 2 && x.size(1) == outputs_))
-    fail<ShapeError>("R2Score: x has shape ", x.shape(), ", expected [N, ", outputs_, "]",
+    fail<ShapeError>(type_name(), ": x has shape ", x.shape(), ", expected [N, ", outputs_, "]",
                      outputs_ == 1 ? " or [N]" : "");
   keep_f64();
   const std::int64_t samples = x.size(0);
@@ -241,29 +223,26 @@ Tensor R2Score::compute() const {
 }
 
 Perplexity::Perplexity(nn::Module& parent, std::string_view name, std::int64_t ignore_index)
-    : Metric(parent, name), ignore_index_(ignore_index) {}
+    : MeanMetric(parent, name), ignore_index_(ignore_index) {}
 Perplexity::Perplexity(const nn::Options& options, std::int64_t ignore_index)
-    : Metric(options), ignore_index_(ignore_index) {}
+    : MeanMetric(options), ignore_index_(ignore_index) {}
 
 void Perplexity::update(const Tensor& logits, const Tensor& tokens) {
   const NoGrad off;
   if (logits.rank() < 2 || tokens.shape() != logits.shape().removed(logits.rank() - 1))
-    fail<ShapeError>("Perplexity: logits have shape ", logits.shape(), " and tokens ", tokens.shape(),
+    fail<ShapeError>(type_name(), ": logits have shape ", logits.shape(), " and tokens ", tokens.shape(),
                      ", expected [..., C] and [...]");
-  keep_f64();
   const Tensor flat = reshape(tokens, {tokens.numel()});
   // 16-bit logits have f32 losses.
   const DType wide = logits.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const Tensor losses = cross_entropy(reshape(logits.detach().to(wide), {tokens.numel(), logits.shape().back()}), flat,
                                       {.ignore_index = ignore_index_, .reduction = Reduction::none});
-  const Tensor now = sum(as_f64(losses)), n = sum(ne(flat, ignore_index_).to(DType::f64));
-  add_(sum_, now);
-  add_(seen_, n);
-  set_batch_value(exp(now / n));
+  MeanMetric::update(losses, ne(flat, ignore_index_));
+  set_batch_value(exp(batch_value()));
 }
 Tensor Perplexity::compute() const {
   const NoGrad off;
-  return exp(sum_ / seen_);
+  return exp(MeanMetric::compute());
 }
 
 // ---- Texts

@@ -143,7 +143,8 @@ TEST_CASE("scores beyond 0 and 1 count as these, and samples of one class have n
   m.update(row<double>({-1}), classes({0}).to(DType::b8));
   CHECK(m.compute().item() == 1);
   CHECK_THROWS_AS(m.update(row<double>({0.5}), classes({2})), IndexError);
-  CHECK_THROWS_AS(m.update(classes({0}), classes({0})), ShapeError);
+  CHECK_THROWS_WITH_AS(m.update(classes({0}), classes({0})), doctest::Contains("AUROC: scores are"),
+                       ShapeError);  // the metric that the user has
 }
 
 TEST_CASE("errors of numbers are means over all elements, not of batches' means") {
@@ -174,6 +175,12 @@ TEST_CASE("R2 is the share of the targets' variance that is explained, the mean 
   two.update(from_data<double>(std::vector<double>{0, 1, 1, 1}, {2, 2}, Device::cpu()),
              from_data<double>(std::vector<double>{0, 1, 2, 1}, {2, 2}, Device::cpu()));
   CHECK(two.compute().item() == doctest::Approx((0.5 + 1) / 2));  // the second does not vary, and has no error
+  R2Score flat(kAlone);
+  flat.update(row<double>({0.1, 0.1, 0.3}), row<double>({0.1, 0.1, 0.1}));  // 0.1^2 + 0.1^2 + 0.1^2 is not 0.3^2 / 3
+  CHECK(flat.compute().item() == 0);
+  flat.reset();
+  flat.update(row<double>({0.1, 0.1, 0.1}), row<double>({0.1, 0.1, 0.1}));
+  CHECK(flat.compute().item() == 1);
   CHECK_THROWS_AS(one.update(zeros({2, 2}, Device::cpu()), zeros({2, 2}, Device::cpu())), ShapeError);
 }
 

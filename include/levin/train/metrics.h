@@ -1,10 +1,11 @@
 // Metrics of classes, numbers and texts: what levin/train/metric.h says of metrics holds for each. States are sums and
-// counts of a fixed size, so memory does not grow with samples, and an update waits for no device. Constructors throw
-// ConfigError, updates ShapeError, DTypeError and IndexError.
+// counts of a fixed size, so memory does not grow with samples. Updates with tensors wait for no device. Constructors
+// throw ConfigError, updates ShapeError, DTypeError and IndexError.
 //
-//   Net(const nn::Options& o) : TrainModuleOf<Net>(o) {}
-//   F1 f1{*this, "f1", {.classes = 10}};
-//   AUROC auroc{*this, "auroc"};
+//   struct Net : TrainModuleOf<Net> {
+//     F1 f1{*this, "f1", {.classes = 10}};
+//     AUROC auroc{*this, "auroc"};
+//     ...
 #pragma once
 
 #include <cstdint>
@@ -88,17 +89,14 @@ class LEVIN_API F1 : public ClassMetric {
 };
 
 // The share of samples whose class is among the k greatest scores.
-class LEVIN_API TopKAccuracy : public Metric {
+class LEVIN_API TopKAccuracy : public MeanMetric {
  public:
   TopKAccuracy(nn::Module& parent, std::string_view name, std::int64_t k);
   TopKAccuracy(const nn::Options& options, std::int64_t k);
   void update(const Tensor& scores, const Tensor& classes);  // floating [N, C], an integer [N]
-  [[nodiscard]] Tensor compute() const override;
 
  private:
   std::int64_t k_;
-  Tensor& right_ = add_state("right", 0);
-  Tensor& seen_ = add_state("seen", 0);
 };
 
 // Scores in [0, 1] of samples of two classes, counted in `bins` equal intervals. Scores of one interval count as equal.
@@ -143,43 +141,27 @@ class LEVIN_API AveragePrecision : public ScoreMetric {
 };
 
 // The mean over all elements of |x - target|; shapes are equal.
-class LEVIN_API MeanAbsoluteError : public Metric {
+class LEVIN_API MeanAbsoluteError : public MeanMetric {
  public:
-  MeanAbsoluteError(nn::Module& parent, std::string_view name) : Metric(parent, name) {}
-  explicit MeanAbsoluteError(const nn::Options& options) : Metric(options) {}
+  using MeanMetric::MeanMetric;
   void update(const Tensor& x, const Tensor& target);
-  [[nodiscard]] Tensor compute() const override;
-
- private:
-  Tensor& sum_ = add_state("sum", 0);
-  Tensor& seen_ = add_state("seen", 0);
 };
 // The mean over all elements of (x - target)^2; shapes are equal.
-class LEVIN_API MeanSquaredError : public Metric {
+class LEVIN_API MeanSquaredError : public MeanMetric {
  public:
-  MeanSquaredError(nn::Module& parent, std::string_view name) : Metric(parent, name) {}
-  explicit MeanSquaredError(const nn::Options& options) : Metric(options) {}
+  using MeanMetric::MeanMetric;
   void update(const Tensor& x, const Tensor& target);
-  [[nodiscard]] Tensor compute() const override;
-
- protected:
-  [[nodiscard]] virtual Tensor value_of(const Tensor& mean) const;
-
- private:
-  Tensor& sum_ = add_state("sum", 0);
-  Tensor& seen_ = add_state("seen", 0);
 };
 // The root of the mean squared error.
 class LEVIN_API RootMeanSquaredError : public MeanSquaredError {
  public:
   using MeanSquaredError::MeanSquaredError;
-
- protected:
-  [[nodiscard]] Tensor value_of(const Tensor& mean) const override;
+  void update(const Tensor& x, const Tensor& target);
+  [[nodiscard]] Tensor compute() const override;
 };
 
-// 1 - sum (x - target)^2 / sum (target - mean(target))^2, the mean over the outputs. Where targets do not vary it is 1
-// for no error, else 0. NaN for fewer than 2 samples.
+// 1 - sum (x - target)^2 / sum (target - mean(target))^2, the mean over the outputs. Where targets vary by no more than
+// their sums round, it is 1 for no error, else 0. NaN for fewer than 2 samples.
 class LEVIN_API R2Score : public Metric {
  public:
   R2Score(nn::Module& parent, std::string_view name, std::int64_t outputs = 1);
@@ -194,7 +176,7 @@ class LEVIN_API R2Score : public Metric {
 };
 
 // exp of the mean of cross_entropy over all tokens that count.
-class LEVIN_API Perplexity : public Metric {
+class LEVIN_API Perplexity : public MeanMetric {
  public:
   Perplexity(nn::Module& parent, std::string_view name, std::int64_t ignore_index = -100);
   explicit Perplexity(const nn::Options& options, std::int64_t ignore_index = -100);
@@ -203,8 +185,6 @@ class LEVIN_API Perplexity : public Metric {
 
  private:
   std::int64_t ignore_index_;
-  Tensor& sum_ = add_state("sum", 0);
-  Tensor& seen_ = add_state("seen", 0);
 };
 
 // yes: adds 1 to both counts of 2-grams and longer ones. Lin and Och, "Automatic evaluation of machine translation
@@ -217,7 +197,8 @@ struct BleuOptions {
 // BLEU of all sentences as one corpus: the geometric mean of the shares of n-grams that a reference has, times
 // exp(1 - r / c) where the candidates' length c is at most the references' r. The reference nearest in length counts,
 // the shorter of two. Words stand between spaces. Papineni et al., "BLEU: a method for automatic evaluation of machine
-// translation", 2002. Counts are made on the host.
+// translation", 2002. Counts are made on
+// the host and copied to the device: an update has no place in a captured step.
 class LEVIN_API Bleu : public Metric {
  public:
   Bleu(nn::Module& parent, std::string_view name, const BleuOptions& options = {});
