@@ -238,16 +238,18 @@ void conv_weight_gradient_last(const Gpu& on, const GemmPlan& plan, const ConvSh
   launch_gemm(on, plan, filter_lines(s, gy), SeenChannels<T, false>(x, s), groups, to);
 }
 
-#define LEVIN_CONV_LAST(EXTERN, T)                                                                                     \
+#define LEVIN_CONV_LAST_OF(EXTERN, T)                                                                                  \
   EXTERN template void conv_forward_last<T>(const Gpu&, const GemmPlan&, const ConvShape&, const T*, const T*,         \
                                             const T*, T*, Accum<T>*);                                                  \
   EXTERN template void conv_input_gradient_last<T>(const Gpu&, const GemmPlan&, const ConvShape&, const T*, const T*,  \
                                                    T*, Accum<T>*);                                                     \
   EXTERN template void conv_weight_gradient_last<T>(const Gpu&, const GemmPlan&, const ConvShape&, const T*, const T*, \
                                                     T*, Accum<T>*);
-LEVIN_CONV_LAST(extern, float)
-LEVIN_CONV_LAST(extern, double)
-LEVIN_CONV_LAST(extern, f16)
-LEVIN_CONV_LAST(extern, bf16)
+#define LEVIN_CONV_LAST(EXTERN)      \
+  LEVIN_CONV_LAST_OF(EXTERN, float)  \
+  LEVIN_CONV_LAST_OF(EXTERN, double) \
+  LEVIN_CONV_LAST_OF(EXTERN, f16)    \
+  LEVIN_CONV_LAST_OF(EXTERN, bf16)
+LEVIN_CONV_LAST(extern)
 
 }  // namespace levin::kernels::gpu

@@ -634,14 +634,16 @@ void gemm_batched(const Gpu& on, const GemmPlan& plan, std::span<const BatchDim>
   });
 }
 
-// Instantiated in matmul.cu for all who multiply strided matrices.
-#define LEVIN_GEMM_BATCHED(EXTERN, T)                                                                                \
+// Instantiated in gemm_batched.cu.
+#define LEVIN_GEMM_BATCHED_OF(EXTERN, T)                                                                             \
   EXTERN template void gemm_batched<T>(const Gpu&, const GemmPlan&, std::span<const BatchDim>, Matrix<T>, Matrix<T>, \
                                        const Target<T>&);
-LEVIN_GEMM_BATCHED(extern, float)
-LEVIN_GEMM_BATCHED(extern, double)
-LEVIN_GEMM_BATCHED(extern, f16)
-LEVIN_GEMM_BATCHED(extern, bf16)
+#define LEVIN_GEMM_BATCHED(EXTERN)      \
+  LEVIN_GEMM_BATCHED_OF(EXTERN, float)  \
+  LEVIN_GEMM_BATCHED_OF(EXTERN, double) \
+  LEVIN_GEMM_BATCHED_OF(EXTERN, f16)    \
+  LEVIN_GEMM_BATCHED_OF(EXTERN, bf16)
+LEVIN_GEMM_BATCHED(extern)
 
 // y = a b, dense [m, n], and sums [m]: the rows of a added up.
 template <class T>

@@ -14,17 +14,6 @@
 #include "levin/flops.h"
 #include "levin/ops.h"
 
-#if LEVIN_LAUNCHES
-namespace levin::kernels::gpu {
-
-LEVIN_GEMM_BATCHED(, float)
-LEVIN_GEMM_BATCHED(, double)
-LEVIN_GEMM_BATCHED(, f16)
-LEVIN_GEMM_BATCHED(, bf16)
-
-}  // namespace levin::kernels::gpu
-#endif
-
 namespace levin {
 namespace {
 
