@@ -55,7 +55,7 @@ std::vector<double> large_and_ones(std::int64_t channels, double other) {
 
 }  // namespace
 
-TEST_CASE("a team's lanes take each step of a channel once and share the steps of many") {
+TEST_CASE("simt: a team's lanes take each step of a channel once and share the steps of many") {
   for (const std::int64_t steps : {0, 1, 2, 3, 5, 31, 32, 33, 352, 1000}) {
     for (const std::int64_t count : {0, 1, 3, 17, 200}) {
       CAPTURE(steps);
@@ -71,7 +71,7 @@ TEST_CASE("a team's lanes take each step of a channel once and share the steps o
   }
 }
 
-TEST_CASE("statistics and gradients of a channel add its parts pair by pair and not one behind the other") {
+TEST_CASE("simt: statistics and gradients of a channel add its parts pair by pair and not one behind the other") {
   constexpr std::int64_t kChannels = 6;  // more than a block
   const auto n = static_cast<std::size_t>(kChannels);
   const gpu::ChannelPlan plan = plan_of_parts(kChannels);
@@ -142,7 +142,8 @@ TEST_CASE("statistics and gradients of a channel add its parts pair by pair and 
 }
 
 TEST_CASE(
-    "batch statistics of three channels of a large image keep their digits where the mean is far above the spread") {
+    "simt: batch statistics of three channels of a large image keep their digits where the mean is far above the "
+    "spread") {
   constexpr std::int64_t kSamples = 2, kChannels = 3, kPixels = 512 * 512;
   const double eps = 1e-5;
   std::vector<float> x(kSamples * kChannels * kPixels);
@@ -182,7 +183,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the unbiased variance of a batch comes from 1 / sqrt(var + eps)") {
+TEST_CASE("simt: the unbiased variance of a batch comes from 1 / sqrt(var + eps)") {
   const double eps = 1e-5;
   const std::int64_t count = 10;
   std::vector<float> rstd;
@@ -200,7 +201,7 @@ TEST_CASE("the unbiased variance of a batch comes from 1 / sqrt(var + eps)") {
   }
 }
 
-TEST_CASE("the unbiased variance of channels that are constant is 0 and never below, of NaN it is NaN") {
+TEST_CASE("simt: the unbiased variance of channels that are constant is 0 and never below, of NaN it is NaN") {
   std::vector<float> rstd;  // of var 0, rounded, and a last place to each side
   const float eps = 1e-5f, root = float(1 / std::sqrt(double(eps)));
   const float most = std::numeric_limits<float>::infinity();

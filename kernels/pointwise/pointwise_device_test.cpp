@@ -45,7 +45,7 @@ TEST_CASE_TEMPLATE("simt: a row is computed whole, whatever rounds of four items
   }
 }
 
-TEST_CASE("a divider gives the quotient, of numbers of 32 bits and of more, by divisors of either") {
+TEST_CASE("simt: a divider gives the quotient, of numbers of 32 bits and of more, by divisors of either") {
   std::vector<std::uint64_t> numbers;
   for (int bit = 0; bit < 63; ++bit) {
     for (const std::int64_t by : {-3, -2, -1, 0, 1, 2, 3}) {

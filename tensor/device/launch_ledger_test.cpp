@@ -23,7 +23,7 @@ Tensor numbers(Shape shape) {
 }
 }  // namespace
 
-TEST_CASE("a ledger names ops and the lines that launch them, of the innermost op") {
+TEST_CASE("simt: a ledger names ops and the lines that launch them, of the innermost op") {
   const Tensor x = numbers({4, 64});
   Ledger ledger;
   (void)softmax(relu(x), 1);
@@ -38,7 +38,7 @@ TEST_CASE("a ledger names ops and the lines that launch them, of the innermost o
   CHECK(ledger.take().size() == 1);
 }
 
-TEST_CASE("a ledger that lives over a recording and a replay enters what the replay runs") {
+TEST_CASE("simt: a ledger that lives over a recording and a replay enters what the replay runs") {
   const Tensor x = numbers({64});
   Tensor y;
   Ledger ledger;
@@ -51,7 +51,8 @@ TEST_CASE("a ledger that lives over a recording and a replay enters what the rep
   CHECK(graph.nodes() == 2);
 }
 
-TEST_CASE("a ledger counts each sector that a launch reads or writes once, and in `least` each byte that is needed") {
+TEST_CASE(
+    "simt: a ledger counts each sector that a launch reads or writes once, and in `least` each byte that is needed") {
   std::byte* const x = detail::ledger_allocate(4096);
   std::byte* const y = detail::ledger_allocate(4096);
   const auto launch = [](auto work) { detail::runtime::enqueue(Stream::current(kSimt), work); };
@@ -93,7 +94,7 @@ TEST_CASE("a ledger counts each sector that a launch reads or writes once, and i
   detail::ledger_release(y, 4096);
 }
 
-TEST_CASE("a build that counts bytes sees each access of a kernel") {
+TEST_CASE("simt: a build that counts bytes sees each access of a kernel") {
   if (!LaunchLedger::counts_bytes()) return test::skip("this build counts no bytes (-Dledger=true)");
   const Tensor x = numbers({1 << 18});
   Ledger ledger;
@@ -112,7 +113,7 @@ TEST_CASE("a build that counts bytes sees each access of a kernel") {
   CHECK(calls[1].least == bytes + 4);
 }
 
-TEST_CASE("what a step launches outside of ops, between two ops, is one call, and a phase ends it") {
+TEST_CASE("simt: what a step launches outside of ops, between two ops, is one call, and a phase ends it") {
   Tensor w = numbers({64});
   w.requires_grad_();
   w.set_grad(numbers({64}));
@@ -128,7 +129,7 @@ TEST_CASE("what a step launches outside of ops, between two ops, is one call, an
   CHECK(calls[0].launches.size() == calls[1].launches.size());
 }
 
-TEST_CASE("a ledger names the module whose call is under way, also in its backward") {
+TEST_CASE("simt: a ledger names the module whose call is under way, also in its backward") {
   Generator gen(1);
   nn::Sequential net({.gen = gen, .device = kSimt});
   net.add<nn::Linear>({.in = 8, .out = 4});

@@ -104,7 +104,7 @@ TEST_CASE("copies on a device: whole and cut tiles, aligned or not, expanded, co
   }
 }
 
-TEST_CASE("a copy of a matrix is no transpose, nor is one of few columns") {
+TEST_CASE("copies for a device: one of a matrix is no transpose, nor is one of few columns") {
   const Tensor x = numbers({64, 64}, DType::f32);
   CHECK(!by_tiles(slice(x, 1, 0, 32)));
   CHECK(by_tiles(transpose(x, 0, 1)));
