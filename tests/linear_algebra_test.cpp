@@ -69,7 +69,7 @@ TEST_CASE("linear and its gradients agree with Eigen's products") {
   CHECK(worst(reshape(b.grad(), {1, out}), eg.colwise().sum(), eg.cwiseAbs().colwise().sum(), batch) <= 1);
 }
 
-TEST_CASE("conv2d that goes through Winograd keeps the error that ops.h states, beside Eigen's f64 products") {
+TEST_CASE("conv2d that goes through Winograd keeps the error that layer_ops.h states, beside Eigen's f64 products") {
   for (const std::int64_t side : {3, 5}) {
     CAPTURE(side);
     const std::int64_t batch = 4, in = 64, out = 48, height = 20, width = 23, pad = side / 2;

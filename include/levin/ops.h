@@ -18,7 +18,6 @@
 //   StateError        an undefined tensor, unless the comment says that it may be left out
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -27,6 +26,7 @@
 #include <utility>
 
 #include "levin/generator.h"
+#include "levin/layer_ops.h"
 #include "levin/losses.h"
 #include "levin/tensor.h"
 
@@ -333,8 +333,8 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 // is 0.
 [[nodiscard]] LEVIN_API Tensor norm(const Tensor& x, double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no);
 
-// x / max(norm(x, p, dim), eps): vectors along dim of norm 1. Of 16 bits this and the next two are
-// computed in f32.
+// x / max(norm(x, p, dim), eps): vectors along dim of norm 1. ConfigError for eps below 0. This and the next two
+// compute 16-bit numbers in f32.
 [[nodiscard]] LEVIN_API Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
 
 // sum(a b) / (max(norm(a), eps) max(norm(b), eps)) along dim of the shape that a and b broadcast to.
@@ -449,7 +449,7 @@ struct UniqueResult {
 // elements along dim.
 [[nodiscard]] LEVIN_API Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
-// x, but for y[.., index[i], ..] = src[.., i, ..] along dim; every dtype. Where an index stands twice the last
+// x, but for y[.., index[i], ..] = src[.., i, ..] along dim; every dtype. Of equal indices the last
 // one wins.
 [[nodiscard]] LEVIN_API Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
@@ -534,7 +534,7 @@ enum class Indexing : bool { ij, xy };
 // The Kronecker product: blocks a[i, j] b; at most 4 dimensions.
 [[nodiscard]] LEVIN_API Tensor kron(const Tensor& a, const Tensor& b);
 
-// The cross product of floating vectors of 3 elements along dim; shapes broadcast.
+// The cross product of floating vectors of 3 elements along dim of the shape to which both broadcast.
 [[nodiscard]] LEVIN_API Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim = -1);
 
 // "bij,bjk->bik": letters and one "..." for each operand; each pair of operands is contracted by a matmul, left to
@@ -544,187 +544,5 @@ enum class Indexing : bool { ij, xy };
 [[nodiscard]] inline Tensor einsum(std::string_view equation, std::initializer_list<Tensor> operands) {
   return einsum(equation, std::span(operands.begin(), operands.size()));
 }
-
-// ---- Convolution and pooling over [N, C, H, W] (2d) and [N, C, L] (1d); PyTorch also takes them without N.
-
-struct ConvOptions {
-  std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};  // along height and width
-  std::int64_t groups = 1;  // divides the channels: out / groups outputs see in / groups inputs each
-};
-
-// y[n, o, p, q] = bias[o] + sum over c, i, j of weight[o, c, i, j] x[n, c, p sH - padH + i dH, q sW - padW + j dW], x
-// being 0 in the padding: x [N, in, H, W] -> [N, out, H', W'], H' = (H + 2 padH - dH (kH - 1) - 1) / sH + 1, W'
-// likewise. weight [out, in / groups, kH, kW], bias [out] or undefined. At least one window must fit (ShapeError).
-//
-// On the CPU the result and both gradients of a 3x3 or 5x5 kernel with stride, dilation and groups 1, in f32, f16 or
-// bf16 with 16 channels or more on both sides, come from Winograd's algorithm in f32 where the image is large enough
-// for it to pay. For values in [-1, 1) and sums of n products its error stays below 128 * 2^-24 * sqrt(n) for 3x3 and
-// below 256 * 2^-24 * sqrt(n) for 5x5, where a sum term by term has about 18 * 2^-24 * sqrt(n): less than rounding the
-// inputs to 10 mantissa bits (TF32) costs. A NaN or infinity of the image reaches up to 3 pixels further than term by
-// term, and values within a factor of 10^4 of the largest float may overflow. Other shapes, and f64, are summed term by
-// term.
-[[nodiscard]] LEVIN_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                                      const ConvOptions& options = {});
-
-struct ConvOptions1d {
-  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
-};
-
-// conv2d of images of height 1: x [N, in, L], weight [out, in / groups, k], bias [out] or undefined -> [N, out, L'].
-[[nodiscard]] LEVIN_API Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                                      const ConvOptions1d& options = {});
-
-struct ConvTransposeOptions {
-  // output_padding: rows and columns more at the end, fewer than the stride or the dilation.
-  std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, output_padding{0, 0}, dilation{1, 1};
-  std::int64_t groups = 1;
-};
-
-// The transpose of conv2d as a linear map, plus bias: x [N, in, H, W] -> [N, out, H', W'],
-// H' = (H - 1) sH - 2 padH + dH (kH - 1) + output_paddingH + 1, W' likewise. weight [in, out / groups, kH, kW], bias
-// [out] or undefined.
-[[nodiscard]] LEVIN_API Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                                                const ConvTransposeOptions& options = {});
-
-struct PoolOptions {
-  std::array<std::int64_t, 2> kernel{2, 2};
-  std::optional<std::array<std::int64_t, 2>> stride = {};  // default: the kernel
-  std::array<std::int64_t, 2> padding{0, 0};               // at most half the kernel
-  bool ceil_mode = false;                                  // a last window that reaches over the end counts too
-  bool count_include_pad = true;                           // average pooling: padding counts as zeros
-};
-
-// The largest element of each window, the first of equal ones, NaN winning and padding never; or the mean. x [N, C, H,
-// W] -> [N, C, H', W'], H' = (H + 2 padding - kernel) / stride + 1, rounded up with ceil_mode. A kernel alone: that
-// size and stride. ShapeError for an empty H or W, and for more than 2^30 pixels.
-[[nodiscard]] LEVIN_API Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
-[[nodiscard]] LEVIN_API Tensor max_pool2d(const Tensor& x, std::int64_t kernel);
-[[nodiscard]] LEVIN_API Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
-[[nodiscard]] LEVIN_API Tensor avg_pool2d(const Tensor& x, std::int64_t kernel);
-
-// The same to [N, C, output]: along H, output i is that of pixels floor(i H / H') to ceil((i + 1) H / H') - 1, along W
-// likewise.
-[[nodiscard]] LEVIN_API Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
-[[nodiscard]] LEVIN_API Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
-
-// ---- Windows of images as columns: PyTorch's F.unfold and F.fold. Along each axis there are
-// (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1 windows; L is their number, pH * pW. Limits are
-// conv2d's: options up to 2^31, padded images up to 2^31 along an axis and 2^40 pixels; at least one window must fit.
-
-struct WindowOptions {
-  std::array<std::int64_t, 2> kernel{0, 0};  // must be given
-  std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
-};
-
-// x [N, C, H, W] -> [N, C * kH * kW, L], or [C, H, W] -> [C * kH * kW, L]; every dtype. Zero outside of the image:
-//   y[n, (c * kH + i) * kW + j, p * pW + q] = x[n, c, p * sH - padH + i * dH, q * sW - padW + j * dW]
-// So matmul(view(weight, {out, -1}), im2col(x, windows)) is conv2d with its pixels in one dimension.
-[[nodiscard]] LEVIN_API Tensor im2col(const Tensor& x, const WindowOptions& options);
-
-// The adjoint of im2col: columns [N, C * kH * kW, L] -> [N, C, H, W], or [C * kH * kW, L] -> [C, H, W], for size =
-// {H, W}. A pixel is the sum of what all windows have for it, 0 where there is none; what lies in the padding is
-// dropped. Throws ShapeError when C or L is not what size and options make.
-[[nodiscard]] LEVIN_API Tensor col2im(const Tensor& columns, std::array<std::int64_t, 2> size,
-                                      const WindowOptions& options);
-
-// ---- Normalisation. Statistics are f32 for 16-bit floats. weight and bias have x's dtype or f32, both the same, and
-// may be undefined: 1 and 0. Throws ConfigError unless eps >= 0.
-
-// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions: those of weight, or of bias; the last one
-// without both. var divides by n. Ba et al., 2016.
-[[nodiscard]] LEVIN_API Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
-
-// y = x / sqrt(mean(x^2) + eps) * weight over the last dimensions: those of weight, or the last one. Zhang & Sennrich,
-// 2019.
-[[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
-
-// A residual stream and its norm: sum = x + r, normed = layer_norm(sum, weight, bias), or rms_norm(sum, weight). On
-// devices one pass each way where two ops take two; the values are those of two ops. x and r have one shape, and one
-// dtype or f16 or bf16 r beside f32 x: sum has x's dtype, normed r's. So under autocast a block of a transformer keeps
-// its stream in f32, and the products on both sides of the norm meet 16 bits. Throws ShapeError and DTypeError for
-// other x and r.
-struct AddNorm {
-  Tensor sum, normed;
-};
-[[nodiscard]] LEVIN_API AddNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight,
-                                               const Tensor& bias, double eps = 1e-5);
-[[nodiscard]] LEVIN_API AddNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, double eps = 1e-6);
-
-// The formula of layer_norm with mean and var of each sample and group of C / groups neighbouring channels; x
-// [N, C, ...], weight and bias [C]. Wu & He, 2018.
-[[nodiscard]] LEVIN_API Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight,
-                                          const Tensor& bias, double eps = 1e-5);
-
-struct BatchNormResult {
-  Tensor y;
-  Tensor mean, var;  // of this batch [C], f32 or f64: var with n - 1; for running statistics, no gradient
-};
-
-// The formula of layer_norm with mean and var of each channel over the batch; x [N, C, ...], weight and bias [C].
-// Throws ShapeError for fewer than two values a channel. Ioffe & Szegedy, 2015.
-[[nodiscard]] LEVIN_API BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                                         double eps = 1e-5);
-
-// What batch norm keeps of the batches of a training, written in place: mean and var [C] of one floating dtype, dense,
-// and count, i64 [].
-struct RunningStatistics {
-  Tensor mean, var, count;
-  std::optional<double> momentum = 0.1;  // none: the average over batches
-};
-// y of batch_norm_train. Besides, count grows by 1, and mean and var move to the batch's statistics:
-//   running += (batch - running) * momentum,   without momentum * 1 / count
-// On a device the form with momentum takes no launch of its own, where mean and var are f32 (f64 for x of f64). Throws
-// ShapeError, DTypeError, DeviceError and ConfigError for running statistics that do not fit x or a momentum outside of
-// [0, 1].
-[[nodiscard]] LEVIN_API Tensor batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                                const RunningStatistics& running, double eps = 1e-5);
-
-// y with the given statistics [C] in place of the batch's. They get no gradient. Their dtype is that of weight and
-// bias.
-[[nodiscard]] LEVIN_API Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                               const Tensor& running_mean, const Tensor& running_var,
-                                               double eps = 1e-5);
-
-// relu(batch_norm_train(x, weight, bias, running, eps) + residual), and the same with batch_norm_eval, rounded once.
-// With running statistics of 16 bits the parts are ops of their own.
-// residual has x's shape and dtype, or is undefined: relu alone. On devices one launch for the statistics and one for
-// all that follows; the backward reads the sign of the result. Throws what the parts throw, and ShapeError, DTypeError
-// and DeviceError for a residual that does not fit x. He et al., "Deep Residual Learning", 2016.
-[[nodiscard]] LEVIN_API Tensor batch_norm_relu_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                                     const RunningStatistics& running, const Tensor& residual = {},
-                                                     double eps = 1e-5);
-[[nodiscard]] LEVIN_API Tensor batch_norm_relu_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                                    const Tensor& running_mean, const Tensor& running_var,
-                                                    const Tensor& residual = {}, double eps = 1e-5);
-
-// ---- Softmax: of 16 bits f32 under Autocast. Losses stand in levin/losses.h.
-
-// exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow. -inf alone along dim gives NaN. Rank 0 has dim
-// 0.
-[[nodiscard]] LEVIN_API Tensor softmax(const Tensor& x, std::int64_t dim);
-[[nodiscard]] LEVIN_API Tensor log_softmax(const Tensor& x, std::int64_t dim);
-
-// ---- Dropout, attention
-
-// For training: elements become 0 with probability p, the others are divided by 1 - p. The mask follows x's memory.
-// 0 <= p <= 1; x itself for p = 0. Srivastava et al., 2014.
-[[nodiscard]] LEVIN_API Tensor dropout(const Tensor& x, double p, Generator& generator);
-
-// yes: row i of L sees columns 0 to i of S.
-enum class Causal : bool { no, yes };
-
-struct AttentionOptions {
-  Tensor mask{};  // bool (true takes part) or q's dtype (added), broadcast to [..., L, S]; or undefined
-  Causal causal = Causal::no;
-  std::optional<double> scale = {};  // default 1 / sqrt(E)
-  double dropout_p = 0;              // of the softmax's elements
-  Generator* generator = nullptr;    // needed when dropout_p > 0
-};
-
-// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev] -> [..., L, Ev]; leading dimensions
-// broadcast. A row that may look at nothing gives 0. Vaswani et al., 2017. Without mask and dropout, on devices of 16
-// bits and E and Ev up to 128, the L x S weights are never in memory as a whole (Dao et al., 2022).
-[[nodiscard]] LEVIN_API Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                            const AttentionOptions& options = {});
 
 }  // namespace levin

@@ -66,7 +66,7 @@ class LEVIN_API LinearCrossEntropyLoss : public Module {
 };
 
 // Sizes of all convolutions: channels in and out, both divisible by groups, and windows as in ConvOptions
-// (levin/ops.h).
+// (levin/layer_ops.h).
 struct Conv1dOptions {
   std::int64_t in = 0, out = 0, kernel = 0;
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
