@@ -2,7 +2,9 @@
 //
 // Unless its comment says otherwise, an op
 // - returns a new tensor on the device and with the dtype of its operands, and has derivatives of every order;
-// - counts dimensions from 0, negative ones from the end. A tensor of rank 0 has no dimension: dim 0 is out of range;
+// - counts dimensions from 0, negative ones from the end. Reductions, scans, sorts, softmax, gather, scatter, squeeze,
+//   transpose, flip and roll take a tensor of rank 0 for a line of one element, with the dimensions 0 and -1; for the
+//   others it has none;
 // - takes f32, f64, f16 and bf16, called floats below. "Numbers" are floats, i32, i64 and u8; "every dtype" is numbers
 //   and bool. Kernels compute 16-bit floats in f32 and round once; integers wrap around. Autocast (levin/autograd.h)
 //   changes the dtype that an op runs in.
@@ -31,8 +33,6 @@
 #include "levin/tensor.h"
 
 namespace levin {
-
-enum class KeepDim : bool { no, yes };
 
 // ---- Factories
 
@@ -100,6 +100,16 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] inline Tensor operator-(Scalar a, const Tensor& b) { return sub(a, b); }
 [[nodiscard]] inline Tensor operator*(Scalar a, const Tensor& b) { return mul(b, a); }
 [[nodiscard]] inline Tensor operator/(Scalar a, const Tensor& b) { return div(a, b); }
+
+// x += y means x = x + y: the handle gets a new tensor, and other handles keep the old one (PyTorch writes in place).
+inline Tensor& operator+=(Tensor& a, const Tensor& b) { return a = add(a, b); }
+inline Tensor& operator-=(Tensor& a, const Tensor& b) { return a = sub(a, b); }
+inline Tensor& operator*=(Tensor& a, const Tensor& b) { return a = mul(a, b); }
+inline Tensor& operator/=(Tensor& a, const Tensor& b) { return a = div(a, b); }
+inline Tensor& operator+=(Tensor& a, Scalar b) { return a = add(a, b); }
+inline Tensor& operator-=(Tensor& a, Scalar b) { return a = sub(a, b); }
+inline Tensor& operator*=(Tensor& a, Scalar b) { return a = mul(a, b); }
+inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 
 // -x; numbers.
 [[nodiscard]] LEVIN_API Tensor neg(const Tensor& x);
@@ -206,6 +216,26 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 [[nodiscard]] LEVIN_API Tensor le(const Tensor& a, Scalar b);
 [[nodiscard]] LEVIN_API Tensor gt(const Tensor& a, Scalar b);
 [[nodiscard]] LEVIN_API Tensor ge(const Tensor& a, Scalar b);
+
+// As operators; == and != compare elements, too: equal() compares tensors.
+[[nodiscard]] inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
+[[nodiscard]] inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
+[[nodiscard]] inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
+[[nodiscard]] inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
+[[nodiscard]] inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
+[[nodiscard]] inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
+[[nodiscard]] inline Tensor operator==(const Tensor& a, Scalar b) { return eq(a, b); }
+[[nodiscard]] inline Tensor operator!=(const Tensor& a, Scalar b) { return ne(a, b); }
+[[nodiscard]] inline Tensor operator<(const Tensor& a, Scalar b) { return lt(a, b); }
+[[nodiscard]] inline Tensor operator<=(const Tensor& a, Scalar b) { return le(a, b); }
+[[nodiscard]] inline Tensor operator>(const Tensor& a, Scalar b) { return gt(a, b); }
+[[nodiscard]] inline Tensor operator>=(const Tensor& a, Scalar b) { return ge(a, b); }
+[[nodiscard]] inline Tensor operator==(Scalar a, const Tensor& b) { return eq(b, a); }
+[[nodiscard]] inline Tensor operator!=(Scalar a, const Tensor& b) { return ne(b, a); }
+[[nodiscard]] inline Tensor operator<(Scalar a, const Tensor& b) { return gt(b, a); }
+[[nodiscard]] inline Tensor operator<=(Scalar a, const Tensor& b) { return ge(b, a); }
+[[nodiscard]] inline Tensor operator>(Scalar a, const Tensor& b) { return lt(b, a); }
+[[nodiscard]] inline Tensor operator>=(Scalar a, const Tensor& b) { return le(b, a); }
 
 // Whether an element is NaN, is infinite, is neither; floats (PyTorch also takes integers).
 [[nodiscard]] LEVIN_API Tensor isnan(const Tensor& x);

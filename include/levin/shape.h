@@ -68,7 +68,8 @@ static_assert(std::is_trivially_copyable_v<Strides>);
 [[nodiscard]] LEVIN_API Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
 // Dimension d, counted from the end when negative, as 0 .. rank-1. Throws IndexError naming `op`.
 [[nodiscard]] LEVIN_API int wrap_dim(std::string_view op, std::int64_t d, int rank);
-// A set of dimensions as a bit mask, negative ones wrapped; an empty list means all. Throws IndexError on a repeat.
+// A set of dimensions as a bit mask, negative ones wrapped; an empty list means all. Of rank 0, which has none, 0 and
+// -1 may be given. Throws IndexError on a repeat.
 [[nodiscard]] LEVIN_API std::uint32_t wrap_dims(std::string_view op, std::span<const std::int64_t> dims, int rank);
 
 // A list of at most 8 dimensions, written as {0, 2} or as a single number.
@@ -87,5 +88,8 @@ class Dims {
   std::array<std::int64_t, kMaxRank> dims_{};
   int count_ = 0;
 };
+
+// Whether a reduced dimension goes or stays with size 1.
+enum class KeepDim : bool { no, yes };
 
 }  // namespace levin

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -203,6 +206,34 @@ enum class NonBlocking : bool { no, yes };
 // An image of one channel, or of one pixel, is both contiguous and channels_last; it counts as contiguous.
 enum class MemoryFormat : std::uint8_t { contiguous, channels_last };
 
+// Elements begin, begin + step, ... below end along a dimension, as Python's begin:end:step; Slice{} is all of them.
+struct Slice {
+  std::optional<std::int64_t> begin{}, end{};
+  std::int64_t step = 1;
+};
+
+// What Tensor::index takes for each dimension: a number, which takes the dimension away, a Slice, or
+// - kNewAxis: a new dimension of size 1 (Python's None);
+// - kEllipsis: all of as many dimensions as the others leave (Python's ...), once.
+struct NewAxis {};
+struct Ellipsis {};
+inline constexpr NewAxis kNewAxis{};
+inline constexpr Ellipsis kEllipsis{};
+struct Index {
+  enum class Kind : std::uint8_t { number, slice, new_axis, ellipsis };
+  Kind kind;
+  std::int64_t number = 0;
+  Slice slice{};
+
+  template <std::integral I>
+  Index(I i) : kind(Kind::number), number(i) {}
+  Index(const Slice& s) : kind(Kind::slice), slice(s) {}
+  Index(NewAxis) : kind(Kind::new_axis) {}
+  Index(Ellipsis) : kind(Kind::ellipsis) {}
+};
+
+struct ValuesIndices;
+
 // A tensor: shape, strides, dtype, device and a reference to its memory. Copies of the handle are the same tensor.
 class LEVIN_API Tensor {
  public:
@@ -289,6 +320,44 @@ class LEVIN_API Tensor {
     }
     return out;
   }
+
+  // x[i] is select(x, 0, i); x[Slice{1, 3}] and index({0, kEllipsis, Slice{1, 3}}) are views as Python's x[1:3] and
+  // x[0, ..., 1:3], with derivatives. Throws IndexError for more entries than dimensions and for numbers out of range.
+  [[nodiscard]] Tensor operator[](std::int64_t i) const;
+  [[nodiscard]] Tensor operator[](const Slice& elements) const { return index({elements}); }
+  [[nodiscard]] Tensor index(std::initializer_list<Index> at) const;
+
+  // The ops of levin/ops.h of the same names, with this tensor as x.
+  [[nodiscard]] Tensor view(Dims shape) const;
+  [[nodiscard]] Tensor reshape(Dims shape) const;
+  [[nodiscard]] Tensor flatten(std::int64_t begin = 0, std::int64_t end = -1) const;
+  [[nodiscard]] Tensor squeeze(Dims dims = {}) const;
+  [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;
+  [[nodiscard]] Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
+  [[nodiscard]] Tensor t() const;
+  [[nodiscard]] Tensor permute(Dims order) const;
+  [[nodiscard]] Tensor expand(const Shape& shape) const;
+  [[nodiscard]] Tensor select(std::int64_t dim, std::int64_t i) const;
+  [[nodiscard]] Tensor slice(std::int64_t dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const;
+  [[nodiscard]] Tensor narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const;
+  [[nodiscard]] std::vector<Tensor> split(std::int64_t size, std::int64_t dim = 0) const;
+  [[nodiscard]] std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;
+  [[nodiscard]] std::vector<Tensor> unbind(std::int64_t dim = 0) const;
+  [[nodiscard]] Tensor sum(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor mean(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor prod(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor amax(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor amin(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor var(Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor std(Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor norm(double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor any(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor all(Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor argmax(std::optional<std::int64_t> dim = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor argmin(std::optional<std::int64_t> dim = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] ValuesIndices max(std::int64_t dim, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] ValuesIndices min(std::int64_t dim, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor cumsum(std::int64_t dim) const;
 
   // Autograd (levin/autograd.h). Ops on a leaf are recorded after requires_grad_(true).
   [[nodiscard]] bool requires_grad() const;

@@ -91,11 +91,11 @@ std::uint32_t wrap_dims(std::string_view op, std::span<const std::int64_t> dims,
   if (dims.empty()) return (1u << rank) - 1u;
   std::uint32_t mask = 0;
   for (const std::int64_t d : dims) {
-    const std::uint32_t bit = 1u << wrap_dim(op, d, rank);
+    const std::uint32_t bit = 1u << wrap_dim(op, d, std::max(1, rank));
     if (mask & bit) fail<IndexError>(op, ": dimension ", d, " is given twice");
     mask |= bit;
   }
-  return mask;
+  return rank == 0 ? 0 : mask;
 }
 
 Dims::Dims(std::span<const std::int64_t> dims) : count_(static_cast<int>(dims.size())) {

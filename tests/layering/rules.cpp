@@ -72,6 +72,7 @@ constexpr Face kFaces[] = {
     {"extend", Layer::autograd},
     {"augment", Layer::autograd},
     {"autograd", Layer::autograd},
+    {"layer_ops", Layer::autograd},
     {"losses", Layer::autograd},
     {"ops", Layer::autograd},
     {"build_info", Layer::autograd},

@@ -9,6 +9,7 @@
 #include "autograd/home.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "autograd/ops/index/point.h"
 #include "autograd/ops/index/sorted.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/index/index.cuh"
@@ -423,6 +424,10 @@ int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tens
   return at;
 }
 
+// Of tensors of rank 0 the ops on single elements take dimension 0 as of lines of one element.
+bool points(const Tensor& a, const Tensor& b) { return a.rank() == 0 && b.rank() == 0; }
+Tensor as_line(const Tensor& x) { return reshape(x, {1}); }
+
 void check_rank_one(const char* op, const Tensor& index) {
   if (index.rank() != 1) fail<ShapeError>(op, ": index has shape ", index.shape(), ", expected rank 1");
 }
@@ -469,12 +474,19 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
 }
 
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  if (points(x, index)) return of_point(x, [&](const Tensor& line) { return gather(line, dim, as_line(index)); });
   return apply(Gather{check_elements("gather", x, dim, index)}, x, index);
 }
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  if (points(x, index) && points(src, src)) {
+    return of_point(x, [&](const Tensor& line) { return scatter(line, dim, as_line(index), as_line(src)); });
+  }
   return apply(Scatter{check_elements("scatter", x, dim, index, src)}, x, index, src);
 }
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  if (points(x, index) && points(src, src)) {
+    return of_point(x, [&](const Tensor& line) { return scatter_add(line, dim, as_line(index), as_line(src)); });
+  }
   return apply(ScatterAdd{check_elements("scatter_add", x, dim, index, src)}, x, index, src);
 }
 

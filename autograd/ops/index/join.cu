@@ -6,6 +6,7 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "autograd/ops/index/point.h"
 #include "autograd/ops/pointwise/pointwise.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/pointwise/box.cuh"
@@ -304,6 +305,7 @@ Tensor flip(const Tensor& x, Dims dims) {
 }
 
 Tensor roll(const Tensor& x, std::int64_t shift, std::int64_t dim) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return roll(line, shift, dim); });
   const int at = wrap_dim("roll", dim, x.rank());
   const std::int64_t n = x.shape()[at];
   if (n == 0 || shift % n == 0) return x.clone();

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/index/point.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -27,6 +28,7 @@ Tensor without(const Tensor& y, int at, KeepDim keep) { return keep == KeepDim::
 }  // namespace
 
 ValuesIndices kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepDim keep) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return kthvalue(line, k, dim, keep); });
   const int at = checked_dim("kthvalue", x, dim);
   const std::int64_t n = x.shape()[at];
   if (k < 1 || k > n) fail<IndexError>("kthvalue: k is ", k, ", expected 1 to ", n);
@@ -35,6 +37,7 @@ ValuesIndices kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepDi
 }
 
 ValuesIndices median(const Tensor& x, std::int64_t dim, KeepDim keep) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return median(line, dim, keep); });
   const int at = checked_dim("median", x, dim);
   const std::int64_t n = x.shape()[at], middle = (n - 1) / 2;
   if (!is_float(x.dtype())) return kthvalue(x, middle + 1, at, keep);
@@ -52,6 +55,7 @@ Tensor median(const Tensor& x) {
 Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim, const QuantileOptions& o) {
   constexpr const char* op = "quantile";
   check_float(op, x);
+  if (dim && x.rank() == 0) return of_point(x, [&](const Tensor& line) { return quantile(line, q, dim, o); });
   if (!(q >= 0 && q <= 1)) fail<ConfigError>(op, ": q is ", q, ", expected a number from 0 to 1");
   if (!dim) {
     const Tensor y = quantile(flat(op, x), q, 0, {.between = o.between});

@@ -3,6 +3,7 @@
 
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "autograd/ops/index/point.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/index/sort.cuh"
 #include "levin/ops.h"
@@ -91,15 +92,18 @@ int check_dim(const char* op, const Tensor& x, std::int64_t dim) {
 }  // namespace
 
 ValuesIndices sort(const Tensor& x, std::int64_t dim, Order order) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return sort(line, dim, order); });
   auto [values, indices] = apply(Sort{check_dim("sort", x, dim), order}, x);
   return {values, indices};
 }
 
 Tensor argsort(const Tensor& x, std::int64_t dim, Order order) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return argsort(line, dim, order); });
   return apply(Sort{check_dim("argsort", x, dim), order}, x.detach())[1];
 }
 
 ValuesIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim, Order order) {
+  if (x.rank() == 0 && k == 1) return of_point(x, [&](const Tensor& line) { return topk(line, k, dim, order); });
   const int at = check_dim("topk", x, dim);
   if (k < 0 || k > x.shape()[at]) {
     fail<IndexError>("topk: k is ", k, ", expected 0 to ", x.shape()[at], ", the size of dimension ", at, " of x ",

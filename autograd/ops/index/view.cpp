@@ -395,7 +395,9 @@ Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t
 }
 
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
-  const int a = wrap_dim("transpose", dim0, x.rank()), b = wrap_dim("transpose", dim1, x.rank());
+  const int rank = std::max(1, x.rank());  // as in PyTorch a tensor of rank 0 has the dimensions 0 and -1
+  const int a = wrap_dim("transpose", dim0, rank), b = wrap_dim("transpose", dim1, rank);
+  if (x.rank() == 0) return view(x, {});
   return apply(Transpose{a, b}, x);
 }
 

@@ -3,6 +3,7 @@
 
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "autograd/ops/index/point.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/reduce/scan.cuh"
 #include "levin/ops.h"
@@ -53,6 +54,8 @@ LEVIN_OP_TABLE(ArgExtreme<false>)
 template <bool kLargest>
 Tensor place_of_extreme(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
   constexpr const char* op = ArgExtreme<kLargest>::info.name;
+  if (dim && x.rank() == 0)
+    return of_point(x, [&](const Tensor& line) { return place_of_extreme<kLargest>(line, dim, keep); });
   const std::optional<int> at = dim ? std::optional(wrap_dim(op, *dim, x.rank())) : std::nullopt;
   if ((at ? x.shape()[*at] : x.numel()) == 0) {
     fail<ShapeError>(op, ": x ", x.shape(), " has no elements to choose from, expected at least one");
@@ -92,6 +95,7 @@ LEVIN_OP_TABLE(ExtremeAlong<false>)
 template <bool kLargest>
 ValuesIndices extreme_along(const Tensor& x, std::int64_t dim, KeepDim keep) {
   constexpr const char* op = ExtremeAlong<kLargest>::info.name;
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return extreme_along<kLargest>(line, dim, keep); });
   const int at = wrap_dim(op, dim, x.rank());
   if (x.shape()[at] == 0) {
     fail<ShapeError>(op, ": dimension ", at, " of x ", x.shape(), " is empty, expected at least one element");
@@ -135,6 +139,9 @@ Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
 }
 ValuesIndices max(const Tensor& x, std::int64_t dim, KeepDim keep) { return extreme_along<true>(x, dim, keep); }
 ValuesIndices min(const Tensor& x, std::int64_t dim, KeepDim keep) { return extreme_along<false>(x, dim, keep); }
-Tensor cumsum(const Tensor& x, std::int64_t dim) { return apply(CumSum{wrap_dim("cumsum", dim, x.rank())}, x); }
+Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return cumsum(line, dim); });
+  return apply(CumSum{wrap_dim("cumsum", dim, x.rank())}, x);
+}
 
 }  // namespace levin
