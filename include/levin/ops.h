@@ -115,26 +115,50 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 [[nodiscard]] LEVIN_API Tensor neg(const Tensor& x);
 [[nodiscard]] inline Tensor operator-(const Tensor& x) { return neg(x); }
 
-// x^y; floats (PyTorch also takes integers). The derivative in x is 0 where y is 0; the one in y is 0 where x is 0 and
-// y >= 0.
+// x^y; numbers. The derivative in x is 0 where y is 0; the one in y is 0 where x is 0 and y >= 0. An integer to a
+// negative power is 0, but for 1 and -1; as a C++ number such a power throws ConfigError.
 [[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, const Tensor& y);
 [[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, Scalar y);
 
-// The larger, or smaller, of a and b; numbers. NaN wins; equal operands share the gradient equally.
+// The larger, or smaller, of a and b; numbers. NaN wins; equal operands share the gradient equally, and both have all
+// of it where one is NaN.
 [[nodiscard]] LEVIN_API Tensor maximum(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
 
-// a % b with the sign of b, as Python's; numbers. An integer % 0 throws IndexError (on a device the next wait does); a
-// float % 0 is NaN.
+// Numbers: a / b rounded toward minus infinity, as Python's //, with derivative 0; a % b with the sign of b, as
+// Python's, and with the sign of a, as C's. An integer b of 0 throws IndexError (on a device the next wait does); a
+// float / 0 is infinite or NaN, a float % 0 is NaN.
+[[nodiscard]] LEVIN_API Tensor floor_divide(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor floor_divide(const Tensor& a, Scalar b);
 [[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor fmod(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor fmod(const Tensor& a, Scalar b);
 
 // The angle of the point (x, y), in [-pi, pi]. Its derivatives are 0 at (0, 0).
 [[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);
 
+// sqrt(a^2 + b^2) without overflow on the way. Its derivatives are 0 at (0, 0), where PyTorch's are NaN.
+[[nodiscard]] LEVIN_API Tensor hypot(const Tensor& a, const Tensor& b);
+
+// log(e^a + e^b) and log2(2^a + 2^b) without overflow. Equal operands share the gradient equally, infinities too
+// (PyTorch's is NaN there).
+[[nodiscard]] LEVIN_API Tensor logaddexp(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor logaddexp2(const Tensor& a, const Tensor& b);
+
+// a log(b), and 0 where a is 0 and b is not NaN; both derivatives are 0 there (PyTorch's in b is NaN where b is 0, too).
+[[nodiscard]] LEVIN_API Tensor xlogy(const Tensor& a, const Tensor& b);
+
+// |a| with the sign of b, also of a zero or NaN. The derivative in a is 0 at 0, the one in b is 0.
+[[nodiscard]] LEVIN_API Tensor copysign(const Tensor& a, const Tensor& b);
+
+// 0 below 0, 1 above, and `values` where x is 0; numbers. 0 for NaN. No gradient.
+[[nodiscard]] LEVIN_API Tensor heaviside(const Tensor& x, const Tensor& values);
+
 // ---- Pointwise functions
 
-// |x|, with derivative 0 at 0; -1, 0 or 1 by the sign of x, with derivative 0 and NaN for NaN; x^2. All three of
-// numbers.
+// |x|, with derivative 0 at 0; -1, 0 or 1 by the sign of x, with derivative 0; x^2. All three of numbers. The sign of
+// NaN is 0, and so is the derivative of |x| there.
 [[nodiscard]] LEVIN_API Tensor abs(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor sign(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor square(const Tensor& x);
@@ -163,22 +187,41 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 [[nodiscard]] LEVIN_API Tensor tanh(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor erf(const Tensor& x);
 
+// The angles of a sine, cosine and tangent, in [-pi / 2, pi / 2], [0, pi] and [-pi / 2, pi / 2]: NaN for a sine or
+// cosine beyond -1 and 1. Hyperbolic sine and cosine and the inverses of hyperbolic functions: acosh is NaN below 1,
+// atanh infinite at -1 and 1 and NaN beyond.
+[[nodiscard]] LEVIN_API Tensor asin(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor acos(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor atan(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor sinh(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor cosh(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor asinh(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor acosh(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor atanh(const Tensor& x);
+
 // The integer below or at x, above or at x, nearest to x (ties to even), nearest toward 0; derivative 0.
 [[nodiscard]] LEVIN_API Tensor floor(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor ceil(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor round(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor trunc(const Tensor& x);
 
-// min(max(x, low), high); numbers. NaN stays. The derivative is 1 for low <= x <= high, else 0. One bound may be
-// absent; ConfigError without both.
+// min(max(x, low), high); numbers. NaN stays, and a NaN bound gives NaN. The derivative is 1 for low <= x <= high, else
+// 0. One bound may be absent; ConfigError without both. Bounds that are tensors broadcast, have the gradient where they
+// are the result, and may be undefined.
 [[nodiscard]] LEVIN_API Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high);
+[[nodiscard]] LEVIN_API Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
+
+// x with `nan` for NaN, and `posinf` and `neginf` for the infinities, by default the largest and the lowest number of
+// x's dtype; floats (PyTorch also takes integers). The derivative is 0 where x is replaced.
+[[nodiscard]] LEVIN_API Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> posinf = {},
+                                          std::optional<double> neginf = {});
 
 // ---- Activations
 
 // erf: x Phi(x), with the distribution Phi of N(0, 1); tanh: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 enum class GeluForm : std::uint8_t { erf, tanh };
 
-// max(x, 0), with derivative 0 at 0. NaN stays.
+// max(x, 0), with derivative 0 at 0. NaN stays, with derivative 1.
 [[nodiscard]] LEVIN_API Tensor relu(const Tensor& x);
 
 // Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016.
@@ -196,6 +239,31 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 
 // x above 0, else alpha (e^x - 1); the derivative at 0 is alpha. Clevert et al., 2015.
 [[nodiscard]] LEVIN_API Tensor elu(const Tensor& x, double alpha = 1.0);
+
+// x above 0, else alpha (e^(x / alpha) - 1); ConfigError for alpha 0. Barron, 2017. selu: 1.0507 elu(x, 1.6733), with
+// constants that keep mean 0 and variance 1 through layers. Klambauer et al., 2017.
+[[nodiscard]] LEVIN_API Tensor celu(const Tensor& x, double alpha = 1.0);
+[[nodiscard]] LEVIN_API Tensor selu(const Tensor& x);
+
+// x tanh(softplus(x)). Misra, 2019.
+[[nodiscard]] LEVIN_API Tensor mish(const Tensor& x);
+
+// Straight lines: min(max(x, low), high), with derivative 0 at low and high and ConfigError for low above high; the
+// same with 0 and 6; min(max(x / 6 + 1 / 2, 0), 1); and x times the latter (Howard et al., 2019).
+[[nodiscard]] LEVIN_API Tensor hardtanh(const Tensor& x, double low = -1.0, double high = 1.0);
+[[nodiscard]] LEVIN_API Tensor relu6(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor hardsigmoid(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor hardswish(const Tensor& x);
+
+// x / (1 + |x|).
+[[nodiscard]] LEVIN_API Tensor softsign(const Tensor& x);
+
+// x above 0, else weight x. weight [1], or [C] for x [N, C, ...]: one number a channel; ShapeError otherwise. He et
+// al., 2015.
+[[nodiscard]] LEVIN_API Tensor prelu(const Tensor& x, const Tensor& weight);
+
+// The first half of x along dim times sigmoid of the second half; ShapeError for an odd size. Dauphin et al., 2017.
+[[nodiscard]] LEVIN_API Tensor glu(const Tensor& x, std::int64_t dim = -1);
 
 // log(1 + e^(beta x)) / beta, and x where beta x > threshold. Throws ConfigError unless beta is above 0.
 [[nodiscard]] LEVIN_API Tensor softplus(const Tensor& x, double beta = 1.0, double threshold = 20.0);
@@ -247,6 +315,26 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 [[nodiscard]] LEVIN_API Tensor logical_and(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor logical_or(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor logical_xor(const Tensor& a, const Tensor& b);
+
+// And, or, exclusive or, and not of the bits of integers or of bool, broadcast.
+[[nodiscard]] LEVIN_API Tensor bitwise_and(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor bitwise_or(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor bitwise_xor(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor bitwise_and(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor bitwise_or(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor bitwise_xor(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor bitwise_not(const Tensor& x);
+[[nodiscard]] inline Tensor operator&(const Tensor& a, const Tensor& b) { return bitwise_and(a, b); }
+[[nodiscard]] inline Tensor operator|(const Tensor& a, const Tensor& b) { return bitwise_or(a, b); }
+[[nodiscard]] inline Tensor operator^(const Tensor& a, const Tensor& b) { return bitwise_xor(a, b); }
+[[nodiscard]] inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }
+
+// a 2^b with wrap-around, and a / 2^b toward minus infinity; integers. A b below 0, or of all bits of the dtype and
+// more, moves every bit out: 0 remains, and -1 of a negative a to the right.
+[[nodiscard]] LEVIN_API Tensor bitwise_left_shift(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor bitwise_right_shift(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor bitwise_left_shift(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor bitwise_right_shift(const Tensor& a, Scalar b);
 
 // a where the bool condition is true, else b; all three broadcast. Every dtype; differentiable in a and b.
 [[nodiscard]] LEVIN_API Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);

@@ -11,16 +11,19 @@
 
 #include "kernels/executor/cpu.h"
 #include "kernels/math/far_sine.h"
+#include "kernels/math/trigonometry.h"
 
 namespace levin::kernels {
 namespace {
-#define LEVIN_MATH_FUNCTIONS(X) \
-  X(exp)                        \
-  X(expm1)                      \
-  X(log)                        \
-  X(log1p)                      \
-  X(tanh)                       \
-  X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power)
+#define LEVIN_MATH_FUNCTIONS(X)                                                                                   \
+  X(exp)                                                                                                          \
+  X(expm1)                                                                                                        \
+  X(log)                                                                                                          \
+  X(log1p)                                                                                                        \
+  X(tanh)                                                                                                         \
+  X(sigmoid)                                                                                                      \
+  X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power) X(asin) \
+      X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh)
 
 namespace fn {
 using namespace math;
@@ -100,6 +103,39 @@ R ref_sigmoid(R x) {
 template <class R>
 R ref_softplus(R x) {
   return std::fmax(x, R(0)) + std::log1p(std::exp(-std::fabs(x)));
+}
+
+template <class R>
+R ref_asin(R x) {
+  return std::asin(x);
+}
+template <class R>
+R ref_acos(R x) {
+  return std::acos(x);
+}
+template <class R>
+R ref_atan(R x) {
+  return std::atan(x);
+}
+template <class R>
+R ref_sinh(R x) {
+  return std::sinh(x);
+}
+template <class R>
+R ref_cosh(R x) {
+  return std::cosh(x);
+}
+template <class R>
+R ref_asinh(R x) {
+  return std::asinh(x);
+}
+template <class R>
+R ref_acosh(R x) {
+  return std::acosh(x);
+}
+template <class R>
+R ref_atanh(R x) {
+  return std::atanh(x);
 }
 
 // |y - r| in units of the last place of r in F, subnormal numbers included; wrong special values count as 1e30.
@@ -186,6 +222,14 @@ TEST_CASE("elementary functions of float keep their error bounds for every expon
   LEVIN_CHECK_MATH(square_root_power, 1.0);
   LEVIN_CHECK_MATH(sin, 1.6, 0x1p26);
   LEVIN_CHECK_MATH(cos, 1.6, 0x1p26);
+  LEVIN_CHECK_MATH(asin, 2.4);
+  LEVIN_CHECK_MATH(acos, 2.0);
+  LEVIN_CHECK_MATH(atan, 2.0);
+  LEVIN_CHECK_MATH(sinh, 2.0);
+  LEVIN_CHECK_MATH(cosh, 2.0);
+  LEVIN_CHECK_MATH(asinh, 2.0);
+  LEVIN_CHECK_MATH(acosh, 2.0);
+  LEVIN_CHECK_MATH(atanh, 2.0);
 }
 
 TEST_CASE("elementary functions of double keep their error bounds for every exponent, at every level") {
@@ -201,6 +245,14 @@ TEST_CASE("elementary functions of double keep their error bounds for every expo
   LEVIN_CHECK_MATH64(rsqrt, 1.6);
   LEVIN_CHECK_MATH64(sin, 1.6, 0x1p20);
   LEVIN_CHECK_MATH64(cos, 1.6, 0x1p20);
+  LEVIN_CHECK_MATH64(asin, 2.4);
+  LEVIN_CHECK_MATH64(acos, 2.0);
+  LEVIN_CHECK_MATH64(atan, 2.0);
+  LEVIN_CHECK_MATH64(sinh, 2.0);
+  LEVIN_CHECK_MATH64(cosh, 2.0);
+  LEVIN_CHECK_MATH64(asinh, 2.0);
+  LEVIN_CHECK_MATH64(acosh, 2.0);
+  LEVIN_CHECK_MATH64(atanh, 2.0);
 }
 
 template <class F>

@@ -2,32 +2,17 @@
 // gives its derivative.
 #include <cmath>
 
-#include "autograd/ops/pointwise/pointwise.h"
+#include "autograd/ops/pointwise/activation.h"
 #include "autograd/ops/pointwise/relu.h"
 #include "autograd/ops/products/backward_parts.h"
 #include "kernels/device/hardware_math.cuh"
 #include "kernels/math/gelu.h"
-#include "kernels/math/math.h"
 
 namespace levin {
 namespace pointwise {
 namespace {
 
-namespace m = kernels::math;
 namespace h = kernels::half_math;
-
-// What every activation declares; `backward` is the fused op.
-#define LEVIN_ACTIVATION(Type, op_name, policy, saves)                \
-  static constexpr OpInfo info{.name = op_name, .autocast = policy};  \
-  static constexpr OpInfo backward_info{.name = op_name "_backward"}; \
-  static constexpr auto kTypes = kFloats;                             \
-  static constexpr Saves kSaves = saves;                              \
-  static constexpr std::int64_t kGrain = 16384;                       \
-  Tensor backward(const Tensor& gy, const Tensor& s) const { return apply(UnaryBackward<Type>{*this}, gy, s); }
-constexpr AutocastPolicy keep = AutocastPolicy::keep, full = AutocastPolicy::full;
-
-// 1 where the condition holds, else 0, in x's dtype. A step has no derivative of its own.
-Tensor step(const Tensor& condition, const Tensor& x) { return cast(condition, x.dtype()); }
 
 struct Relu {
   LEVIN_ACTIVATION(Relu, "relu", keep, Saves::output)
@@ -37,9 +22,9 @@ struct Relu {
   }
   template <class T>
   LEVIN_HD T slope(T y) const {
-    return y > T(0) ? T(1) : T(0);
+    return y <= T(0) ? T(0) : T(1);  // 1 for NaN
   }
-  Tensor slope(const Tensor& y) const { return step(gt(y, 0), y); }
+  Tensor slope(const Tensor& y) const { return step(logical_not(le(y, 0)), y); }
 };
 
 struct Tanh {
@@ -189,31 +174,34 @@ struct LeakyRelu {
   Tensor slope(const Tensor& x) const { return step(gt(x, 0), x) * (1 - negative_slope) + negative_slope; }
 };
 
-// alpha (e^x - 1) below 0. Clevert et al., 2015.
+// scale x, and scale alpha (e^(rate x) - 1) below 0: elu, selu and celu. Clevert et al., 2015.
 struct Elu {
   LEVIN_ACTIVATION(Elu, "elu", keep, Saves::input)
-  double alpha = 1;
+  double alpha = 1, scale = 1, rate = 1;
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    const T low = T(alpha) * m::expm1(x < T(0) ? x : T(0));
-    return x > T(0) || x != x ? x : low;
+    const T low = T(scale * alpha) * m::expm1(x < T(0) ? x * T(rate) : T(0));
+    return x > T(0) || x != x ? x * T(scale) : low;
   }
   template <class H>
   LEVIN_HD float for_half(float x) const {
-    const float low = float(alpha) * h::expm1_nonpositive(x);
-    return x > 0 ? x : low;  // NaN passes through low
+    const float low = float(scale * alpha) * h::expm1_nonpositive(x * float(rate));
+    return x > 0 ? x * float(scale) : low;  // NaN passes through low
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
-    const T low = T(alpha) * m::exp(x < T(0) ? x : T(0));
-    return x > T(0) ? T(1) : low;
+    const T low = T(scale * alpha * rate) * m::exp(x < T(0) ? x * T(rate) : T(0));
+    return x <= T(0) ? low : T(scale);
   }
   template <class H>
   LEVIN_HD float slope_for_half(float x) const {
-    const float low = float(alpha) * h::exp(x < 0 ? x : 0.0f);
-    return x > 0 ? 1.0f : low;
+    const float low = float(scale * alpha * rate) * h::exp(x < 0 ? x * float(rate) : 0.0f);
+    return x <= 0 ? low : float(scale);
   }
-  Tensor slope(const Tensor& x) const { return where(gt(x, 0), ones_like(x), exp(clamp(x, {}, 0)) * alpha); }
+  Tensor slope(const Tensor& x) const {
+    const Tensor low = exp(clamp(x, std::nullopt, 0) * rate) * (scale * alpha * rate);
+    return where(le(x, 0), low, full_like(x, scale));
+  }
 };
 
 // log(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold.
@@ -244,11 +232,28 @@ struct Softplus {
   }
   Tensor slope(const Tensor& x) const { return where(gt(x * beta, threshold), ones_like(x), sigmoid(x * beta)); }
 };
-#undef LEVIN_ACTIVATION
+// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). Misra, 2019.
+struct Mish {
+  LEVIN_ACTIVATION(Mish, "mish", keep, Saves::input)
+  static constexpr double kEnd = 20;  // above, the quotient is 1 in f64
+  template <class T>
+  LEVIN_HD T operator()(T x) const {
+    const T e = m::exp(x > T(kEnd) ? T(kEnd) : x), n = e * (e + T(2));
+    return x * (n / (n + T(2)));
+  }
+  // 1 - tanh^2 = 4 (1 + e^x)^2 / (n + 2)^2.
+  template <class T>
+  LEVIN_HD T slope(T x) const {
+    const T e = m::exp(x > T(kEnd) ? T(kEnd) : x), n = e * (e + T(2)), q = T(1) / (n + T(2));
+    const T y = q * (n + x * (T(4) * e * (T(1) + e) * q));
+    return x > T(kEnd) ? T(1) : y;
+  }
+  Tensor slope(const Tensor& x) const {
+    const Tensor t = tanh(softplus(x));
+    return t + x * sigmoid(x) * (1 - t * t);
+  }
+};
 
-#define LEVIN_LIST(Type)      \
-  LEVIN_OP_TABLE(Unary<Type>) \
-  LEVIN_OP_TABLE(UnaryBackward<Type>)
 LEVIN_LIST(Relu)
 LEVIN_LIST(Tanh)
 LEVIN_LIST(Sigmoid)
@@ -259,7 +264,7 @@ LEVIN_LIST(LogSigmoid)
 LEVIN_LIST(LeakyRelu)
 LEVIN_LIST(Elu)
 LEVIN_LIST(Softplus)
-#undef LEVIN_LIST
+LEVIN_LIST(Mish)
 
 }  // namespace
 }  // namespace pointwise
@@ -278,6 +283,19 @@ Tensor silu(const Tensor& x) { return unary<Silu>(x); }
 Tensor logsigmoid(const Tensor& x) { return unary<LogSigmoid>(x); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, LeakyRelu{negative_slope}); }
 Tensor elu(const Tensor& x, double alpha) { return unary(x, Elu{alpha}); }
+Tensor celu(const Tensor& x, double alpha) {
+  if (alpha == 0) fail<ConfigError>("celu: alpha is 0, expected another number");
+  return unary(x, Elu{.alpha = alpha, .rate = 1 / alpha});
+}
+Tensor selu(const Tensor& x) {
+  return unary(x, Elu{.alpha = 1.6732632423543772848170429916717, .scale = 1.0507009873554804934193349852946});
+}
+Tensor mish(const Tensor& x) { return unary<Mish>(x); }
+Tensor glu(const Tensor& x, std::int64_t dim) {
+  const std::int64_t size = x.size(dim);
+  if (size % 2 != 0) fail<ShapeError>("glu: x has ", size, " elements along dim ", dim, ", expected an even number");
+  return narrow(x, dim, 0, size / 2) * sigmoid(narrow(x, dim, size / 2, size / 2));
+}
 Tensor softplus(const Tensor& x, double beta, double threshold) {
   if (!(beta > 0)) fail<ConfigError>("softplus: beta is ", beta, ", expected more than 0");
   return unary(x, Softplus{beta, threshold});

@@ -1,9 +1,10 @@
 // Arithmetic: ops whose kernels are one or two machine instructions.
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
-#include "autograd/autocast.h"
 #include "autograd/ops/pointwise/pointwise.h"
+#include "autograd/ops/pointwise/quotient.h"
 
 namespace levin {
 namespace pointwise {
@@ -78,11 +79,12 @@ struct Maximum {
   LEVIN_HD T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
-  static Tensor share(const Tensor& gy, const Tensor& wins, const Tensor& ties) {
-    return where(ties, gy * 0.5, where(wins, gy, zeros_like(gy)));
+  // Beside NaN neither operand loses.
+  static Tensor share(const Tensor& gy, const Tensor& loses, const Tensor& ties) {
+    return where(ties, gy * 0.5, where(loses, zeros_like(gy), gy));
   }
-  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const { return share(gy, gt(a, b), eq(a, b)); }
-  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return share(gy, gt(b, a), eq(a, b)); }
+  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const { return share(gy, lt(a, b), eq(a, b)); }
+  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return share(gy, lt(b, a), eq(a, b)); }
 };
 
 struct Minimum {
@@ -95,10 +97,10 @@ struct Minimum {
     return a < b || a != a ? a : b;
   }
   Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const {
-    return Maximum::share(gy, lt(a, b), eq(a, b));
+    return Maximum::share(gy, gt(a, b), eq(a, b));
   }
   Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const {
-    return Maximum::share(gy, lt(b, a), eq(a, b));
+    return Maximum::share(gy, gt(b, a), eq(a, b));
   }
 };
 
@@ -107,6 +109,7 @@ struct Remainder {
   static constexpr auto kTypes = kNumbers;
   static constexpr std::int64_t kGrain = pointwise::kGrain;
   static constexpr Saves kSaves = Saves::input;
+  static constexpr bool kSavesWithNumber = false;
   levin::detail::FaultSlot* faults = nullptr;  // where a kernel reports a divisor of 0; the CPU looks before
   const char* op = info.name;                  // on the host: slots hold its pointers
   template <class T>
@@ -115,12 +118,7 @@ struct Remainder {
       if constexpr (std::is_signed_v<T>) {
         if (b == T(-1)) return T(0);  // the one quotient that overflows
       }
-      if (b == T(0)) {
-#if defined(__CUDA_ARCH__) || defined(LEVIN_SIMT)
-        if (faults) kernels::report_value(faults, levin::detail::Fault::zero_divisor, op, 0);
-#endif
-        return T(0);
-      }
+      if (is_zero_divisor(b, faults, op)) return T(0);
       const T r = static_cast<T>(a % b);
       return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
     } else {
@@ -134,6 +132,7 @@ struct Remainder {
     const Tensor x = a.detach(), y = b.detach();
     return neg(gy * where(isinf(y), floor(x / y), round((x - remainder(x, y)) / y)));
   }
+  Tensor backward_right(const Tensor& gy, const SavedInput&, Scalar) const { return gy; }
 };
 
 struct Neg {
@@ -170,7 +169,7 @@ struct Sign {
   template <class T>
   LEVIN_HD T operator()(T x) const {
     if constexpr (std::is_floating_point_v<T>)
-      return x != x ? x : T(x > T(0)) - T(x < T(0));
+      return T(x > T(0)) - T(x < T(0));
     else
       return static_cast<T>((x > T(0)) - (x < T(0)));
   }
@@ -277,15 +276,19 @@ Tensor trunc(const Tensor& x) { return unary<Trunc>(x); }
 Tensor round(const Tensor& x) { return unary<Round>(x); }
 
 Tensor remainder(const Tensor& a, const Tensor& b) {
-  check_dtypes_meet("remainder", a, b);
-  if (is_integer(b.dtype()) && b.device().is_cpu() && any(eq(b, 0)).item<bool>()) {
-    fail<IndexError>("remainder: the divisor holds a 0, expected none in an integer tensor");
-  }
+  check_divisor("remainder", a, b);
   return binary<Remainder>(a, b);
+}
+Tensor remainder(const Tensor& a, Scalar b) {
+  check_divisor("remainder", a, b);
+  return with_number<Remainder>(a, b);
 }
 
 Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high) {
   if (!low && !high) fail<ConfigError>("clamp: neither low nor high is given");
+  if (is_float(x.dtype()) && ((low && std::isnan(low->real())) || (high && std::isnan(high->real())))) {
+    return masked_fill(x, full({}, true, x.device(), DType::b8), std::numeric_limits<double>::quiet_NaN());
+  }
   // A bound beyond the dtype's range on its own side has no effect; beyond the other side it would be the result.
   const DType t = x.dtype();
   for (const auto& bound : {low, high}) {

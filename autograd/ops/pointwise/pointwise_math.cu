@@ -1,31 +1,14 @@
 // Elementary functions.
 #include <cmath>
+#include <type_traits>
 
-#include "autograd/ops/pointwise/pointwise.h"
+#include "autograd/ops/pointwise/elementary.h"
 #include "kernels/math/far_sine.h"
-#include "kernels/math/math.h"
 
 namespace levin {
 namespace pointwise {
 namespace {
 
-namespace m = kernels::math;
-
-// One elementary function: its value, the operand of its derivative (x or y), and the rule in public ops.
-#define LEVIN_MATH(Type, op_name, policy, saves, value, rule)                 \
-  struct Type {                                                               \
-    static constexpr OpInfo info{.name = op_name, .autocast = policy};        \
-    static constexpr auto kTypes = kFloats;                                   \
-    static constexpr Saves kSaves = saves;                                    \
-    static constexpr std::int64_t kGrain = 16384;                             \
-    template <class T>                                                        \
-    LEVIN_HD T operator()(T x) const {                                        \
-      return value;                                                           \
-    }                                                                         \
-    Tensor backward(const Tensor& gy, const Tensor& s) const { return rule; } \
-  };                                                                          \
-  LEVIN_OP_TABLE(Unary<Type>)
-constexpr AutocastPolicy keep = AutocastPolicy::keep, full = AutocastPolicy::full;
 constexpr double kLn2 = 0.693147180559945309417232121458, kLn10 = 2.30258509299404568401799145468;
 constexpr double kTwoOverSqrtPi = 1.12837916709551257389615890312;
 
@@ -40,7 +23,6 @@ LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2))
 LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10))
 LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
 LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
-#undef LEVIN_MATH
 
 // sin(x + quadrants pi / 2) gives sin and cos.
 template <int quadrants>
@@ -66,15 +48,32 @@ struct Sine {
 LEVIN_OP_TABLE(Unary<Sine<0>>)
 LEVIN_OP_TABLE(Unary<Sine<1>>)
 
+// By squaring, with wrap-around. A negative power is 0 but for 1 and -1.
+template <class T>
+LEVIN_HD T integer_power(T x, T y) {
+  if constexpr (std::is_signed_v<T>) {
+    if (y < T(0)) return x == T(1) ? T(1) : x != T(-1) ? T(0) : (y & T(1)) != 0 ? T(-1) : T(1);
+  }
+  T power = 1;
+  for (; y != T(0); y = static_cast<T>(y >> 1)) {
+    if ((y & T(1)) != 0) power = wrapping_product(power, x);
+    x = wrapping_product(x, x);
+  }
+  return power;
+}
+
 struct Pow {
   static constexpr OpInfo info{.name = "pow", .autocast = AutocastPolicy::full};
-  static constexpr auto kTypes = kFloats;
+  static constexpr auto kTypes = kNumbers;
   static constexpr Saves kSaves = Saves::input;
   static constexpr bool kSavesWithNumber = true;
   static constexpr std::int64_t kGrain = 4096;
   template <class T>
   LEVIN_HD T operator()(T x, T y) const {
-    return std::pow(x, y);
+    if constexpr (std::is_integral_v<T>)
+      return integer_power(x, y);
+    else
+      return std::pow(x, y);
   }
   // x^0 is constant, also at 0 where y x^(y-1) would be 0 * inf.
   Tensor backward_a(const Tensor& gy, const Tensor& x, const Tensor& y) const {
@@ -134,7 +133,13 @@ Tensor erf(const Tensor& x) { return unary<Erf>(x); }
 Tensor atan2(const Tensor& y, const Tensor& x) { return apply(Binary<Atan2>{}, y, x); }
 Tensor pow(const Tensor& x, const Tensor& y) { return apply(Binary<Pow>{}, x, y); }
 Tensor pow(const Tensor& x, Scalar y) {
-  if (y.real() == 2 && is_float(x.dtype())) return square(x);  // exact, and far cheaper
+  if (y.real() == 2 && (is_float(x.dtype()) || (is_integer(x.dtype()) && y.is_integer()))) {
+    return square(x);  // exact, and far cheaper
+  }
+  if (is_integer(x.dtype()) && y.is_integer() && y.integer() < 0) {
+    fail<ConfigError>("pow: the exponent ", y, " is negative, expected 0 or more for a tensor of ", x.dtype(),
+                      "; convert the tensor to floats");
+  }
   return apply(WithNumber<Pow, Side::right>{{}, y}, x);
 }
 

@@ -1,0 +1,29 @@
+// What ops that divide integers share: what they do about a divisor of 0.
+#pragma once
+
+#include "autograd/autocast.h"
+#include "autograd/ops/pointwise/pointwise.h"
+
+namespace levin::pointwise {
+
+// Whether b is 0, which a kernel of a device reports. The CPU looks before, by check_divisor.
+template <class T>
+LEVIN_HD bool is_zero_divisor(T b, [[maybe_unused]] levin::detail::FaultSlot* faults, [[maybe_unused]] const char* op) {
+#if defined(__CUDA_ARCH__) || defined(LEVIN_SIMT)
+  if (b == T(0) && faults) kernels::report_value(faults, levin::detail::Fault::zero_divisor, op, 0);
+#endif
+  return b == T(0);
+}
+
+[[noreturn]] inline void fail_divisor(const char* op) {
+  fail<IndexError>(op, ": the divisor holds a 0, expected none in an integer tensor");
+}
+inline void check_divisor(const char* op, const Tensor& a, const Tensor& b) {
+  check_dtypes_meet(op, a, b);
+  if (is_integer(b.dtype()) && b.device().is_cpu() && any(eq(b, 0)).item<bool>()) fail_divisor(op);
+}
+inline void check_divisor(const char* op, const Tensor& a, Scalar b) {
+  if (is_integer(a.dtype()) && b.is_integer() && b.integer() == 0) fail_divisor(op);
+}
+
+}  // namespace levin::pointwise

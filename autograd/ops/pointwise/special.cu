@@ -1,0 +1,95 @@
+// Functions of two numbers that would overflow or be NaN if they were put together from others.
+#include <cmath>
+
+#include "autograd/ops/pointwise/elementary.h"
+#include "kernels/math/trigonometry.h"
+
+namespace levin {
+namespace pointwise {
+namespace {
+
+// log(e^a + e^b), or to base 2.
+template <int base>
+struct Logaddexp {
+  static constexpr OpInfo info{.name = base == 2 ? "logaddexp2" : "logaddexp", .autocast = AutocastPolicy::widest};
+  static constexpr auto kTypes = kFloats;
+  static constexpr std::int64_t kGrain = 8192;
+  static constexpr Saves kSaves = Saves::input;
+  template <class T>
+  LEVIN_HD T operator()(T a, T b) const {
+    const T larger = a > b ? a : b, below = -std::abs(a - b);
+    T y = base == 2 ? m::softplus(below * m::detail::kLn2<T>) / m::detail::kLn2<T> : m::softplus(below);
+    y = a == b ? (base == 2 ? T(1) : m::detail::kLn2<T>) : y;  // also of equal infinities
+    return larger + y;
+  }
+  // The share of a. Equal infinities have equal shares.
+  static Tensor share(const Tensor& a, const Tensor& b) {
+    const Tensor apart = masked_fill(a - b, logical_and(eq(a, b), isinf(a)), 0);
+    return sigmoid(base == 2 ? apart * m::detail::kLn2<double> : apart);
+  }
+  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const { return gy * share(a, b); }
+  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return gy * share(b, a); }
+};
+
+// sqrt(a^2 + b^2) without a square that overflows: f32 by f64, f64 by the quotient of the smaller and the larger.
+struct Hypot {
+  static constexpr OpInfo info{.name = "hypot", .autocast = AutocastPolicy::widest};
+  static constexpr auto kTypes = kFloats;
+  static constexpr std::int64_t kGrain = 16384;
+  static constexpr Saves kSaves = Saves::input;
+  template <class T>
+  LEVIN_HD T operator()(T a, T b) const {
+    constexpr T inf = m::detail::Format<T>::inf;
+    const T x = std::abs(a), y = std::abs(b);
+    T r;
+    if constexpr (sizeof(T) == 4) {
+      r = T(std::sqrt(double(x) * x + double(y) * y));
+    } else {
+      const T larger = x > y ? x : y, q = (x > y ? y : x) / larger;
+      r = x == 0 && y == 0 ? T(0) : larger * std::sqrt(1 + q * q);
+    }
+    return x == inf || y == inf ? inf : r;
+  }
+  static Tensor share(const Tensor& a, const Tensor& b) {
+    const Tensor r = hypot(a, b);
+    return a / masked_fill(r, eq(r, 0), 1);
+  }
+  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const { return gy * share(a, b); }
+  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return gy * share(b, a); }
+};
+
+// a log(b), 0 where a is 0.
+struct Xlogy {
+  static constexpr OpInfo info{.name = "xlogy", .autocast = AutocastPolicy::widest};
+  static constexpr auto kTypes = kFloats;
+  static constexpr std::int64_t kGrain = 16384;
+  static constexpr Saves kSaves = Saves::input;
+  template <class T>
+  LEVIN_HD T operator()(T a, T b) const {
+    const T y = a * m::log(b);
+    return a == T(0) && b == b ? T(0) : y;
+  }
+  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const {
+    return gy * xlogy(cast(ne(a, 0), a.dtype()), b);
+  }
+  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const {
+    return where(eq(a, 0), zeros_like(gy), gy * a / b);
+  }
+};
+
+LEVIN_OP_TABLE(Binary<Logaddexp<0>>)
+LEVIN_OP_TABLE(Binary<Logaddexp<2>>)
+LEVIN_OP_TABLE(Binary<Hypot>)
+LEVIN_OP_TABLE(Binary<Xlogy>)
+
+}  // namespace
+}  // namespace pointwise
+
+using namespace pointwise;
+
+Tensor logaddexp(const Tensor& a, const Tensor& b) { return apply(Binary<Logaddexp<0>>{}, a, b); }
+Tensor logaddexp2(const Tensor& a, const Tensor& b) { return apply(Binary<Logaddexp<2>>{}, a, b); }
+Tensor hypot(const Tensor& a, const Tensor& b) { return apply(Binary<Hypot>{}, a, b); }
+Tensor xlogy(const Tensor& a, const Tensor& b) { return apply(Binary<Xlogy>{}, a, b); }
+
+}  // namespace levin

@@ -1,0 +1,36 @@
+// Inverse trigonometric functions, hyperbolic functions and their inverses.
+#include "kernels/math/trigonometry.h"
+
+#include "autograd/ops/pointwise/elementary.h"
+
+namespace levin {
+namespace pointwise {
+namespace {
+
+// sqrt(x^2 + 1) without a square that overflows.
+Tensor root_of_square_and_1(const Tensor& x) { return hypot(x, ones_like(x)); }
+
+LEVIN_MATH(Asin, "asin", full, Saves::input, m::asin(x), gy* rsqrt((1 - s) * (s + 1)))
+LEVIN_MATH(Acos, "acos", full, Saves::input, m::acos(x), neg(gy* rsqrt((1 - s) * (s + 1))))
+LEVIN_MATH(Atan, "atan", keep, Saves::input, m::atan(x), gy / (s * s + 1))
+LEVIN_MATH(Sinh, "sinh", full, Saves::input, m::sinh(x), gy* cosh(s))
+LEVIN_MATH(Cosh, "cosh", full, Saves::input, m::cosh(x), gy* sinh(s))
+LEVIN_MATH(Asinh, "asinh", keep, Saves::input, m::asinh(x), gy / root_of_square_and_1(s))
+LEVIN_MATH(Acosh, "acosh", full, Saves::input, m::acosh(x), gy* rsqrt(s - 1) * rsqrt(s + 1))
+LEVIN_MATH(Atanh, "atanh", full, Saves::input, m::atanh(x), gy / ((1 - s) * (s + 1)))
+
+}  // namespace
+}  // namespace pointwise
+
+using namespace pointwise;
+
+Tensor asin(const Tensor& x) { return unary<Asin>(x); }
+Tensor acos(const Tensor& x) { return unary<Acos>(x); }
+Tensor atan(const Tensor& x) { return unary<Atan>(x); }
+Tensor sinh(const Tensor& x) { return unary<Sinh>(x); }
+Tensor cosh(const Tensor& x) { return unary<Cosh>(x); }
+Tensor asinh(const Tensor& x) { return unary<Asinh>(x); }
+Tensor acosh(const Tensor& x) { return unary<Acosh>(x); }
+Tensor atanh(const Tensor& x) { return unary<Atanh>(x); }
+
+}  // namespace levin
