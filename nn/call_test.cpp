@@ -159,6 +159,17 @@ TEST_CASE("every layer reports its call") {
   CHECK(told<nn::LeakyReLU>(rows) == "[2, 4] -> [2, 4]");
   CHECK(told<nn::ELU>(rows) == "[2, 4] -> [2, 4]");
   CHECK(told<nn::Softplus>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Mish>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Hardswish>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Hardsigmoid>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::ReLU6>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::SELU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Softsign>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::CELU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Hardtanh>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::GLU>(rows) == "[2, 4] -> [2, 2]");
+  CHECK(told<nn::PReLU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::LogSoftmax>(rows) == "[2, 4] -> [2, 4]");
   CHECK(told<nn::Softmax>(rows) == "[2, 4] -> [2, 4]");
   CHECK(told<nn::Flatten>(image) == "[2, 4, 6, 6] -> [2, 144]");
   CHECK(told<nn::MaxPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 3, 3]");

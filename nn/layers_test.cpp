@@ -172,6 +172,46 @@ TEST_CASE("modules of ops are the ops") {
   for (const ParamRef& p : net.parameters()) CHECK(norm(p.value->grad()).item() > 0);
 }
 
+TEST_CASE("activation layers give PyTorch's values, and the weight of PReLU learns") {
+  // m.double()(wave((2, 2, 2), 0.25) * 8)
+  Root root;
+  const Tensor x = wave({2, 2, 2}, 0.25) * 8;
+  check_close(nn::Mish(root, "mish")(x),
+              {0.854215078991061, 3.24467153082427, 3.98481675219489, 2.82879359812477, 0.26075925483941,
+               -0.220635060173487, -0.0802844765848545, -0.0954472693478165});
+  check_close(nn::Hardswish(root, "hardswish")(x), {0.658031169321882, 3.25366201915749, 3.98746011381568,
+                                                    2.77279825686555, 0.205238033208095, -0.271969727931389, 0, 0});
+  check_close(nn::Hardsigmoid(root, "hardsigmoid")(x),
+              {0.664935972836349, 1, 1, 0.97431556852723, 0.560976428154958, 0.118959120838438, 0, 0});
+  check_close(nn::ReLU6(root, "relu6")(x),
+              {0.989615837018092, 3.25366201915749, 3.98746011381568, 2.84589341116338, 0.365858568929749, 0, 0, 0});
+  check_close(nn::SELU(root, "selu")(x), {1.03979033705753, 3.41862589604981, 4.18962827862673, 2.99018301701782,
+                                          0.38440795960695, -1.57939310636192, -1.72117406340572, -1.71115690796732});
+  check_close(nn::Softsign(root, "softsign")(x),
+              {0.497390410050849, 0.764908449355817, 0.79949714339972, 0.739982393402447, 0.26785977498126,
+               -0.695701350225808, -0.794369518376746, -0.783693358996493});
+  check_close(nn::CELU(root, "celu", {.alpha = 2})(x),
+              {0.989615837018092, 3.25366201915749, 3.98746011381568, 2.84589341116338, 0.365858568929749,
+               -1.36235619883047, -1.71015208966168, -1.67319319803858});
+  check_close(nn::Hardtanh(root, "hardtanh", {.min_val = -2, .max_val = 1})(x),
+              {0.989615837018092, 1, 1, 1, 0.365858568929749, -2, -2, -2});
+  check_close(nn::GLU(root, "glu")(x), {0.952806560795887, 3.76857255560975, 0.0337572382279198, -0.100464682281406});
+  check_close(nn::LogSoftmax(root, "log_softmax")(x),
+              {-2.36292192207059, -0.0988757399311882, -0.277115203830855, -1.41868190648315, -0.0681283794264415,
+               -2.72023222332557, -0.820344338255477, -0.580318661647743});
+  nn::PReLU one(root, "one"), two(root, "two", {.num_parameters = 2});
+  CHECK(state_names(one) == std::vector<std::string>{"weight"});
+  check_close(one.weight, {0.25});
+  check_close(one(x), {0.989615837018092, 3.25366201915749, 3.98746011381568, 2.84589341116338, 0.365858568929749,
+                       -0.571561318742344, -0.965773060620639, -0.905766641468705});
+  fill_waves(two);
+  check_close(two(x), {0.989615837018092, 3.25366201915749, 3.98746011381568, 2.84589341116338, 0.365858568929749,
+                       -0.96190453152044, -1.91544631820093, -1.79643380965246});
+  backward(sum(two(x)));
+  check_close(two.weight.grad(),
+              {select(reshape(x, {-1}), 0, 5).item(), sum(narrow(reshape(x, {-1}), 0, 6, 2)).item()});
+}
+
 }  // namespace
 }  // namespace levin
 
@@ -223,11 +263,14 @@ TEST_CASE("layers refuse options outside their range when they are made") {
   for (const double bad : {nan, inf}) {
     refuse_options<nn::LeakyReLU>(nn::LeakyReLUOptions{.negative_slope = bad});
     refuse_options<nn::ELU>(nn::ELUOptions{.alpha = bad});
+    refuse_options<nn::CELU>(nn::CELUOptions{.alpha = bad});
+    refuse_options<nn::PReLU>(nn::PReLUOptions{.init = bad});
   }
   refuse_options<nn::Softplus>(nn::SoftplusOptions{.threshold = nan});
   for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{0}, huge}) {
     CAPTURE(bad);
     refuse_options<nn::Linear>(nn::LinearOptions{.in = bad, .out = 2});
+    refuse_options<nn::PReLU>(nn::PReLUOptions{.num_parameters = bad});
     refuse_options<nn::Linear>(nn::LinearOptions{.in = 2, .out = bad});
     refuse_options<nn::Embedding>(nn::EmbeddingOptions{.count = 2, .dim = bad});
     refuse_options<nn::LayerNorm>(nn::LayerNormOptions{.shape = bad, .affine = false});
@@ -244,6 +287,10 @@ TEST_CASE("layers refuse options outside their range when they are made") {
   refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.kernel = 2, .padding = 2});
   refuse_options<nn::AdaptiveAvgPool2d>(nn::AdaptivePool2dOptions{.output = -1});
   refuse_options<nn::Softmax>(nn::SoftmaxOptions{.dim = 8});
+  refuse_options<nn::LogSoftmax>(nn::SoftmaxOptions{.dim = -9});
+  refuse_options<nn::GLU>(nn::GLUOptions{.dim = 8});
+  refuse_options<nn::CELU>(nn::CELUOptions{.alpha = 0});
+  refuse_options<nn::Hardtanh>(nn::HardtanhOptions{.min_val = 1, .max_val = 0});
   refuse_options<nn::Flatten>(nn::FlattenOptions{.end = -9});
 }
 

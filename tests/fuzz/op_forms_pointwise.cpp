@@ -23,7 +23,20 @@ constexpr Form kForms[] = {
     LEVIN_BINARY(maximum),
     LEVIN_BINARY(minimum),
     LEVIN_BINARY(remainder),
+    LEVIN_BINARY(floor_divide),
+    LEVIN_BINARY(fmod),
+    LEVIN_BINARY(bitwise_and),
+    LEVIN_BINARY(bitwise_or),
+    LEVIN_BINARY(bitwise_xor),
+    LEVIN_BINARY(bitwise_left_shift),
+    LEVIN_BINARY(bitwise_right_shift),
     LEVIN_BINARY(atan2),
+    LEVIN_BINARY(hypot),
+    LEVIN_BINARY(logaddexp),
+    LEVIN_BINARY(logaddexp2),
+    LEVIN_BINARY(xlogy),
+    LEVIN_BINARY(copysign),
+    LEVIN_BINARY(heaviside),
     LEVIN_BINARY(eq),
     LEVIN_BINARY(ne),
     LEVIN_BINARY(lt),
@@ -38,6 +51,14 @@ constexpr Form kForms[] = {
     LEVIN_SCALED(mul),
     LEVIN_SCALED(div),
     LEVIN_SCALED(pow),
+    LEVIN_SCALED(floor_divide),
+    LEVIN_SCALED(remainder),
+    LEVIN_SCALED(fmod),
+    LEVIN_SCALED(bitwise_and),
+    LEVIN_SCALED(bitwise_or),
+    LEVIN_SCALED(bitwise_xor),
+    LEVIN_SCALED(bitwise_left_shift),
+    LEVIN_SCALED(bitwise_right_shift),
     LEVIN_SCALED(eq),
     LEVIN_SCALED(lt),
     LEVIN_SCALED(full_like),
@@ -59,6 +80,14 @@ constexpr Form kForms[] = {
     LEVIN_UNARY(tan),
     LEVIN_UNARY(tanh),
     LEVIN_UNARY(erf),
+    LEVIN_UNARY(asin),
+    LEVIN_UNARY(acos),
+    LEVIN_UNARY(atan),
+    LEVIN_UNARY(sinh),
+    LEVIN_UNARY(cosh),
+    LEVIN_UNARY(asinh),
+    LEVIN_UNARY(acosh),
+    LEVIN_UNARY(atanh),
     LEVIN_UNARY(floor),
     LEVIN_UNARY(ceil),
     LEVIN_UNARY(round),
@@ -67,6 +96,13 @@ constexpr Form kForms[] = {
     LEVIN_UNARY(silu),
     LEVIN_UNARY(sigmoid),
     LEVIN_UNARY(logsigmoid),
+    LEVIN_UNARY(selu),
+    LEVIN_UNARY(mish),
+    LEVIN_UNARY(relu6),
+    LEVIN_UNARY(hardsigmoid),
+    LEVIN_UNARY(hardswish),
+    LEVIN_UNARY(softsign),
+    LEVIN_UNARY(bitwise_not),
     LEVIN_UNARY(isnan),
     LEVIN_UNARY(isinf),
     LEVIN_UNARY(isfinite),
@@ -83,6 +119,27 @@ constexpr Form kForms[] = {
        if (!c.one_in(4)) low = c.scalar();
        if (!c.one_in(4)) high = c.scalar();
        return Tensors{clamp(p.any(), low, high)};
+     }},
+    {"clamp by tensors",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), low = c.one_in(4) ? Tensor() : p.matching(x);
+       return Tensors{clamp(x, low, c.one_in(4) ? Tensor() : p.matching(x))};
+     }},
+    {"nan_to_num",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(2)) return Tensors{nan_to_num(x)};
+       const double nan = c.real(), high = c.real();
+       return Tensors{nan_to_num(x, nan, high, c.real())};
+     }},
+    {"celu, hardtanh, prelu and glu",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(4)) return Tensors{celu(x, c.real())};
+       if (c.one_in(3)) return Tensors{prelu(x, p.any())};
+       if (c.one_in(2)) return Tensors{glu(x, c.integer())};
+       const double low = c.real();
+       return Tensors{hardtanh(x, low, c.real())};
      }},
     {"gelu", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(gelu, p.any(), c.choice<GeluForm>(2))}; }},
     {"leaky_relu", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(leaky_relu, p.any(), c.real())}; }},

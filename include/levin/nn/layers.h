@@ -273,6 +273,21 @@ class LEVIN_API Embedding : public Module {
   Parameter weight;
 };
 
+struct PReLUOptions {
+  std::int64_t num_parameters = 1;  // 1, or the channels of x
+  double init = 0.25;
+};
+// prelu: x above 0, else weight x, of x [N, C, ...]. weight [num_parameters]. He et al., 2015.
+class LEVIN_API PReLU : public Module {
+ public:
+  using Options = PReLUOptions;
+  PReLU(Module& parent, std::string_view name, Options options = {});
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight;
+};
+
 // ---- Ops as modules, for Sequential: the formulas, shapes and errors are those of the ops in levin/ops.h.
 
 // The op of that name in lower case; Identity returns x.
@@ -286,6 +301,12 @@ LEVIN_OP_MODULE(ReLU, relu);
 LEVIN_OP_MODULE(SiLU, silu);
 LEVIN_OP_MODULE(Tanh, tanh);
 LEVIN_OP_MODULE(Sigmoid, sigmoid);
+LEVIN_OP_MODULE(Mish, mish);
+LEVIN_OP_MODULE(Hardswish, hardswish);
+LEVIN_OP_MODULE(Hardsigmoid, hardsigmoid);
+LEVIN_OP_MODULE(ReLU6, relu6);
+LEVIN_OP_MODULE(SELU, selu);
+LEVIN_OP_MODULE(Softsign, softsign);
 LEVIN_OP_MODULE(Identity, );
 #undef LEVIN_OP_MODULE
 
@@ -299,7 +320,7 @@ class OpModule : public Module {
   }
   const O options;
 };
-// gelu, leaky_relu, elu, softplus, softmax and flatten, with the options of the op.
+// gelu, leaky_relu, elu, celu, hardtanh, glu, softplus, softmax, log_softmax and flatten, with the options of the op.
 struct GELUOptions {
   GeluForm form = GeluForm::erf;
 };
@@ -327,6 +348,35 @@ class ELU : public OpModule<ELUOptions> {
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(elu(x, options.alpha)); }
 };
+struct CELUOptions {
+  double alpha = 1;
+};
+LEVIN_API void check_options(const CELUOptions& options);  // throws ConfigError
+class CELU : public OpModule<CELUOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(celu(x, options.alpha)); }
+};
+struct HardtanhOptions {
+  double min_val = -1, max_val = 1;
+};
+LEVIN_API void check_options(const HardtanhOptions& options);  // throws ConfigError
+class Hardtanh : public OpModule<HardtanhOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const {
+    return Call(*this, x).gives(hardtanh(x, options.min_val, options.max_val));
+  }
+};
+struct GLUOptions {
+  std::int64_t dim = -1;
+};
+LEVIN_API void check_options(const GLUOptions& options);  // throws ConfigError
+class GLU : public OpModule<GLUOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(glu(x, options.dim)); }
+};
 struct SoftplusOptions {
   double beta = 1, threshold = 20;
 };
@@ -346,6 +396,11 @@ class Softmax : public OpModule<SoftmaxOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(softmax(x, options.dim)); }
+};
+class LogSoftmax : public OpModule<SoftmaxOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(log_softmax(x, options.dim)); }
 };
 struct FlattenOptions {
   std::int64_t begin = 1, end = -1;
