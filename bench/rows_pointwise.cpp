@@ -15,8 +15,14 @@ void elements(std::vector<Kernel>& k) {
   k.push_back({"relu", Sizes::flat, floats(), [](const Shape& s, DType d) { return unary(s, d, relu); }});
   k.push_back(
       {"relu_backward", Sizes::flat, floats(), [](const Shape& s, DType d) { return unary_backward(s, d, relu); }});
-  for (const auto& [name, f] :
-       std::map<std::string, Unary>{{"exp", exp}, {"gelu_erf", gelu_erf}, {"gelu_tanh", gelu_tanh}}) {
+  for (const auto& [name, f] : std::map<std::string, Unary>{{"exp", exp},
+                                                            {"gelu_erf", gelu_erf},
+                                                            {"gelu_tanh", gelu_tanh},
+                                                            {"mish", mish},
+                                                            {"hardswish", hardswish},
+                                                            {"atan", atan},
+                                                            {"sinh", sinh},
+                                                            {"asinh", asinh}}) {
     k.push_back({name, Sizes::rows, floats(), [f = f](const Shape& s, DType d) { return unary(s, d, f); }});
     k.push_back({name + "_backward", Sizes::rows, floats(),
                  [f = f](const Shape& s, DType d) { return unary_backward(s, d, f); }});

@@ -187,6 +187,15 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 [[nodiscard]] LEVIN_API Tensor tanh(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor erf(const Tensor& x);
 
+// The x of erf(x): infinite for -1 and 1, NaN beyond.
+[[nodiscard]] LEVIN_API Tensor erfinv(const Tensor& x);
+
+// log |Gamma(x)|; its derivative, the digamma function; and the n-th derivative of digamma, n from 0 to 170 and
+// ConfigError otherwise. At 0 and negative integers lgamma is inf, digamma NaN (at 0 -inf), and polygamma infinite.
+[[nodiscard]] LEVIN_API Tensor lgamma(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor digamma(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor polygamma(std::int64_t n, const Tensor& x);
+
 // The angles of a sine, cosine and tangent, in [-pi / 2, pi / 2], [0, pi] and [-pi / 2, pi / 2]: NaN for a sine or
 // cosine beyond -1 and 1. Hyperbolic sine and cosine and the inverses of hyperbolic functions: acosh is NaN below 1,
 // atanh infinite at -1 and 1 and NaN beyond.

@@ -80,6 +80,9 @@ constexpr Form kForms[] = {
     LEVIN_UNARY(tan),
     LEVIN_UNARY(tanh),
     LEVIN_UNARY(erf),
+    LEVIN_UNARY(erfinv),
+    LEVIN_UNARY(lgamma),
+    LEVIN_UNARY(digamma),
     LEVIN_UNARY(asin),
     LEVIN_UNARY(acos),
     LEVIN_UNARY(atan),
@@ -124,6 +127,11 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any(), low = c.one_in(4) ? Tensor() : p.matching(x);
        return Tensors{clamp(x, low, c.one_in(4) ? Tensor() : p.matching(x))};
+     }},
+    {"polygamma",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       return Tensors{polygamma(c.integer(), x)};
      }},
     {"nan_to_num",
      [](Chooser& c, Pool& p) {

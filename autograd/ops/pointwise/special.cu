@@ -1,7 +1,9 @@
-// Functions of two numbers that would overflow or be NaN if they were put together from others.
+// Functions of two numbers that would overflow or be NaN if they were put together from others, the inverse of erf, and
+// the gamma function's logarithm with its derivatives.
 #include <cmath>
 
 #include "autograd/ops/pointwise/elementary.h"
+#include "kernels/math/special.h"
 #include "kernels/math/trigonometry.h"
 
 namespace levin {
@@ -77,6 +79,28 @@ struct Xlogy {
   }
 };
 
+constexpr std::int64_t kHighestPolygamma = 170;  // 171! is beyond f64
+constexpr double kHalfRootPi = 0.886226925452758013649083741671;
+
+LEVIN_MATH(Erfinv, "erfinv", full, Saves::output, m::erfinv(x), gy*(exp(s* s) * kHalfRootPi))
+LEVIN_MATH(Lgamma, "lgamma", full, Saves::input, m::lgamma(x), gy* digamma(s))
+LEVIN_MATH(Digamma, "digamma", full, Saves::input, m::digamma(x), gy* polygamma(1, s))
+
+struct Polygamma {
+  static constexpr OpInfo info{.name = "polygamma", .autocast = AutocastPolicy::full};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr std::int64_t kGrain = 1024;
+  int n;
+  double factor;  // (-1)^(n + 1) n!
+  template <class T>
+  LEVIN_HD T operator()(T x) const {
+    return T(factor * m::hurwitz_zeta(n + 1, double(x)));
+  }
+  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * polygamma(n + 1, x); }
+};
+LEVIN_OP_TABLE(Unary<Polygamma>)
+
 LEVIN_OP_TABLE(Binary<Logaddexp<0>>)
 LEVIN_OP_TABLE(Binary<Logaddexp<2>>)
 LEVIN_OP_TABLE(Binary<Hypot>)
@@ -90,6 +114,18 @@ using namespace pointwise;
 Tensor logaddexp(const Tensor& a, const Tensor& b) { return apply(Binary<Logaddexp<0>>{}, a, b); }
 Tensor logaddexp2(const Tensor& a, const Tensor& b) { return apply(Binary<Logaddexp<2>>{}, a, b); }
 Tensor hypot(const Tensor& a, const Tensor& b) { return apply(Binary<Hypot>{}, a, b); }
+Tensor erfinv(const Tensor& x) { return unary<Erfinv>(x); }
+Tensor lgamma(const Tensor& x) { return unary<Lgamma>(x); }
+Tensor digamma(const Tensor& x) { return unary<Digamma>(x); }
+Tensor polygamma(std::int64_t n, const Tensor& x) {
+  if (n < 0 || n > kHighestPolygamma) {
+    fail<ConfigError>("polygamma: n is ", n, ", expected 0 to ", kHighestPolygamma);
+  }
+  if (n == 0) return digamma(x);
+  double factor = n % 2 == 0 ? -1 : 1;
+  for (std::int64_t k = 2; k <= n; ++k) factor *= static_cast<double>(k);
+  return unary(x, Polygamma{static_cast<int>(n), factor});
+}
 Tensor xlogy(const Tensor& a, const Tensor& b) { return apply(Binary<Xlogy>{}, a, b); }
 
 }  // namespace levin
