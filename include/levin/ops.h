@@ -146,7 +146,8 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 [[nodiscard]] LEVIN_API Tensor logaddexp(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor logaddexp2(const Tensor& a, const Tensor& b);
 
-// a log(b), and 0 where a is 0 and b is not NaN; both derivatives are 0 there (PyTorch's in b is NaN where b is 0, too).
+// a log(b), and 0 where a is 0 and b is not NaN. Where a is 0 the derivative in b is 0 (PyTorch's is NaN for a b of 0),
+// and the one in a is 0 for b <= 0.
 [[nodiscard]] LEVIN_API Tensor xlogy(const Tensor& a, const Tensor& b);
 
 // |a| with the sign of b, also of a zero or NaN. The derivative in a is 0 at 0, the one in b is 0.

@@ -1,4 +1,6 @@
 // Ops of single elements, factories and views.
+#include <iterator>
+
 #include "levin/autograd.h"
 #include "tests/fuzz/op_forms.h"
 
@@ -13,6 +15,16 @@ bool few_parts(const Tensor& x) {
   return true;
 }
 
+// One byte chooses a form, so these functions share a few.
+constexpr Tensor (*kUnary[])(const Tensor&) = {asin,  acos,  atan,        sinh,      cosh,     asinh,
+                                               acosh, atanh, erfinv,      lgamma,    digamma,  selu,
+                                               mish,  relu6, hardsigmoid, hardswish, softsign, bitwise_not};
+constexpr Tensor (*kBinary[])(const Tensor&, const Tensor&) = {
+    floor_divide, fmod,      bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift,
+    hypot,        logaddexp, logaddexp2,  xlogy,      copysign,    heaviside};
+constexpr Tensor (*kScaled[])(const Tensor&, Scalar) = {
+    floor_divide, remainder, fmod, bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift};
+
 constexpr Form kForms[] = {
     // Pointwise
     LEVIN_BINARY(add),
@@ -23,20 +35,7 @@ constexpr Form kForms[] = {
     LEVIN_BINARY(maximum),
     LEVIN_BINARY(minimum),
     LEVIN_BINARY(remainder),
-    LEVIN_BINARY(floor_divide),
-    LEVIN_BINARY(fmod),
-    LEVIN_BINARY(bitwise_and),
-    LEVIN_BINARY(bitwise_or),
-    LEVIN_BINARY(bitwise_xor),
-    LEVIN_BINARY(bitwise_left_shift),
-    LEVIN_BINARY(bitwise_right_shift),
     LEVIN_BINARY(atan2),
-    LEVIN_BINARY(hypot),
-    LEVIN_BINARY(logaddexp),
-    LEVIN_BINARY(logaddexp2),
-    LEVIN_BINARY(xlogy),
-    LEVIN_BINARY(copysign),
-    LEVIN_BINARY(heaviside),
     LEVIN_BINARY(eq),
     LEVIN_BINARY(ne),
     LEVIN_BINARY(lt),
@@ -51,14 +50,6 @@ constexpr Form kForms[] = {
     LEVIN_SCALED(mul),
     LEVIN_SCALED(div),
     LEVIN_SCALED(pow),
-    LEVIN_SCALED(floor_divide),
-    LEVIN_SCALED(remainder),
-    LEVIN_SCALED(fmod),
-    LEVIN_SCALED(bitwise_and),
-    LEVIN_SCALED(bitwise_or),
-    LEVIN_SCALED(bitwise_xor),
-    LEVIN_SCALED(bitwise_left_shift),
-    LEVIN_SCALED(bitwise_right_shift),
     LEVIN_SCALED(eq),
     LEVIN_SCALED(lt),
     LEVIN_SCALED(full_like),
@@ -80,17 +71,6 @@ constexpr Form kForms[] = {
     LEVIN_UNARY(tan),
     LEVIN_UNARY(tanh),
     LEVIN_UNARY(erf),
-    LEVIN_UNARY(erfinv),
-    LEVIN_UNARY(lgamma),
-    LEVIN_UNARY(digamma),
-    LEVIN_UNARY(asin),
-    LEVIN_UNARY(acos),
-    LEVIN_UNARY(atan),
-    LEVIN_UNARY(sinh),
-    LEVIN_UNARY(cosh),
-    LEVIN_UNARY(asinh),
-    LEVIN_UNARY(acosh),
-    LEVIN_UNARY(atanh),
     LEVIN_UNARY(floor),
     LEVIN_UNARY(ceil),
     LEVIN_UNARY(round),
@@ -99,13 +79,6 @@ constexpr Form kForms[] = {
     LEVIN_UNARY(silu),
     LEVIN_UNARY(sigmoid),
     LEVIN_UNARY(logsigmoid),
-    LEVIN_UNARY(selu),
-    LEVIN_UNARY(mish),
-    LEVIN_UNARY(relu6),
-    LEVIN_UNARY(hardsigmoid),
-    LEVIN_UNARY(hardswish),
-    LEVIN_UNARY(softsign),
-    LEVIN_UNARY(bitwise_not),
     LEVIN_UNARY(isnan),
     LEVIN_UNARY(isinf),
     LEVIN_UNARY(isfinite),
@@ -123,22 +96,33 @@ constexpr Form kForms[] = {
        if (!c.one_in(4)) high = c.scalar();
        return Tensors{clamp(p.any(), low, high)};
      }},
-    {"clamp by tensors",
+    {"functions of one tensor, by a second byte",
      [](Chooser& c, Pool& p) {
-       const Tensor x = p.any(), low = c.one_in(4) ? Tensor() : p.matching(x);
+       const Tensor x = p.any();
+       return Tensors{kUnary[c.below(std::size(kUnary))](x)};
+     }},
+    {"functions of two tensors, by a second byte",
+     [](Chooser& c, Pool& p) {
+       const Tensor a = p.any(), b = p.matching(a);
+       return Tensors{kBinary[c.below(std::size(kBinary))](a, b)};
+     }},
+    {"functions of a tensor and a number, by a second byte",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Scalar s = c.scalar();
+       return Tensors{kScaled[c.below(std::size(kScaled))](x, s)};
+     }},
+    {"clamp by tensors, nan_to_num and polygamma",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(3)) return Tensors{polygamma(c.integer(), x)};
+       if (c.one_in(4)) return Tensors{nan_to_num(x)};
+       if (c.one_in(2)) {
+         const double nan = c.real(), high = c.real();
+         return Tensors{nan_to_num(x, nan, high, c.real())};
+       }
+       const Tensor low = c.one_in(4) ? Tensor() : p.matching(x);
        return Tensors{clamp(x, low, c.one_in(4) ? Tensor() : p.matching(x))};
-     }},
-    {"polygamma",
-     [](Chooser& c, Pool& p) {
-       const Tensor x = p.any();
-       return Tensors{polygamma(c.integer(), x)};
-     }},
-    {"nan_to_num",
-     [](Chooser& c, Pool& p) {
-       const Tensor x = p.any();
-       if (c.one_in(2)) return Tensors{nan_to_num(x)};
-       const double nan = c.real(), high = c.real();
-       return Tensors{nan_to_num(x, nan, high, c.real())};
      }},
     {"celu, hardtanh, prelu and glu",
      [](Chooser& c, Pool& p) {

@@ -190,17 +190,17 @@ struct Elu {
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
-    const T low = T(scale * alpha * rate) * m::exp(x < T(0) ? x * T(rate) : T(0));
-    return x <= T(0) ? low : T(scale);
+    const T low = T(scale * alpha * rate) * m::exp(x > T(0) ? T(0) : x * T(rate));
+    return x > T(0) ? T(scale) : low;  // NaN passes through low
   }
   template <class H>
   LEVIN_HD float slope_for_half(float x) const {
-    const float low = float(scale * alpha * rate) * h::exp(x < 0 ? x * float(rate) : 0.0f);
-    return x <= 0 ? low : float(scale);
+    const float low = float(scale * alpha * rate) * h::exp(x > 0 ? 0.0f : x * float(rate));
+    return x > 0 ? float(scale) : low;
   }
   Tensor slope(const Tensor& x) const {
     const Tensor low = exp(clamp(x, std::nullopt, 0) * rate) * (scale * alpha * rate);
-    return where(le(x, 0), low, full_like(x, scale));
+    return where(gt(x, 0), full_like(x, scale), low);
   }
 };
 

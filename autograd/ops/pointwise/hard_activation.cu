@@ -19,9 +19,9 @@ struct Hardtanh {
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
-    return x <= T(low) || x >= T(high) ? T(0) : T(1);  // 1 for NaN
+    return x > T(low) && x < T(high) ? T(1) : T(0);
   }
-  Tensor slope(const Tensor& x) const { return step(logical_not(logical_or(le(x, low), ge(x, high))), x); }
+  Tensor slope(const Tensor& x) const { return step(logical_and(gt(x, low), lt(x, high)), x); }
 };
 
 // x / 6 + 1/2 within 0 and 1. Courbariaux et al., 2015.
@@ -49,11 +49,11 @@ struct Hardswish {
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
-    const T middle = x * T(1. / 3) + T(0.5), low = x <= T(-3) ? T(0) : T(1);
-    return x > T(-3) && x < T(3) ? middle : low;
+    const T middle = x * T(1. / 3) + T(0.5), low = x <= T(-3) ? T(0) : middle;
+    return x >= T(3) ? T(1) : low;
   }
   Tensor slope(const Tensor& x) const {
-    return where(logical_and(gt(x, -3), lt(x, 3)), x * (1. / 3) + 0.5, step(logical_not(le(x, -3)), x));
+    return where(logical_or(le(x, -3), ge(x, 3)), step(gt(x, 0), x), x * (1. / 3) + 0.5);
   }
 };
 

@@ -72,7 +72,8 @@ struct Xlogy {
     return a == T(0) && b == b ? T(0) : y;
   }
   Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const {
-    return gy * xlogy(cast(ne(a, 0), a.dtype()), b);
+    const Tensor zero = logical_and(eq(a, 0), le(b, 0));
+    return gy * log(where(zero, ones_like(gy), b + zeros_like(gy)));
   }
   Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const {
     return where(eq(a, 0), zeros_like(gy), gy * a / b);

@@ -80,8 +80,8 @@ PAIRS(logaddexp2, sum_of_exponentials(a, b, 2), share_of_sum(a, b, 2), share_of_
       {.kinks = {1, 1.5}, .floor = 1}, {.kinks = {1, -90}})
 PAIRS(hypot, std::hypot(a, b), share_of_length(a, b), share_of_length(b, a), {.kinks = {3, 1e30}},
       {.kinks = {4, 1e-30}})
-PAIRS(xlogy, a == 0 && !std::isnan(b) ? 0 : a * std::log(b), a == 0 && !std::isnan(b) ? 0 : std::log(b),
-      a == 0 ? 0 : a / b, {.kinks = {1}}, {.low = 0.3, .high = 3, .kinks = {1, -1}})
+PAIRS(xlogy, a == 0 && !std::isnan(b) ? 0 : a * std::log(b), a == 0 && b <= 0 ? 0 : std::log(b), a == 0 ? 0 : a / b,
+      {.kinks = {1}}, {.low = 0.3, .high = 3, .kinks = {1, -1}})
 #undef PAIRS
 
 LEVIN_OP_CASE(erfinv) {
