@@ -15,15 +15,14 @@
 
 namespace levin::kernels {
 namespace {
-#define LEVIN_MATH_FUNCTIONS(X)                                                                                   \
-  X(exp)                                                                                                          \
-  X(expm1)                                                                                                        \
-  X(log)                                                                                                          \
-  X(log1p)                                                                                                        \
-  X(tanh)                                                                                                         \
-  X(sigmoid)                                                                                                      \
-  X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power) X(asin) \
-      X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh)
+#define LEVIN_MATH_FUNCTIONS(X) \
+  X(exp)                        \
+  X(expm1)                      \
+  X(log)                        \
+  X(log1p)                      \
+  X(tanh)                       \
+  X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power)
+#define LEVIN_TRIGONOMETRY(X) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh)
 
 namespace fn {
 using namespace math;
@@ -42,6 +41,7 @@ namespace levin::kernels {
 namespace cpu {
 #define LEVIN_PICK_MATH(f) LEVIN_PICK(map_##f)
 LEVIN_MATH_FUNCTIONS(LEVIN_PICK_MATH)
+LEVIN_TRIGONOMETRY(LEVIN_PICK_MATH)
 LEVIN_PICK(map_pow)
 }  // namespace cpu
 
@@ -348,6 +348,7 @@ namespace {
     for (int64_t i = 0; i < n; ++i) y[i] = fn::f(x[i]);   \
   }
 LEVIN_MATH_FUNCTIONS(LEVIN_MAP_MATH)
+LEVIN_TRIGONOMETRY(LEVIN_MAP_MATH)
 #undef LEVIN_MAP_MATH
 template <class F>
 void map_pow(const Cpu&, const F* x, const F* y, F* r, int64_t n) {
