@@ -428,6 +428,39 @@ def col2im(shape, make):
     return lambda: F.fold(columns, (shape[2], shape[2]), **windows(shape))
 
 
+def resize(**options):
+    """interpolate of [images, channels, side, the result's side] and its gradient alone."""
+    def image(s, make):
+        return make((s[0], s[1], s[2], s[2]))
+
+    def forward(s, make):
+        x = image(s, make)
+        return lambda: F.interpolate(x, size=(s[3], s[3]), **options)
+
+    def gradient(s, make):
+        x = image(s, make).requires_grad_()
+        y = F.interpolate(x, size=(s[3], s[3]), **options)
+        seed = torch.ones_like(y)
+        return recorded(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
+    return forward, gradient
+
+
+def resize_rows():
+    rows = {}
+    for name, options in (("nearest", {}), ("bilinear", {"mode": "bilinear"}), ("bicubic", {"mode": "bicubic"}),
+                          ("antialias", {"mode": "bilinear", "antialias": True})):
+        rows[f"interpolate_{name}"], rows[f"interpolate_{name}_backward"] = resize(**options)
+    return rows
+
+
+def grid_inputs(s, make):
+    return [make((s[0], s[1], s[2], s[2])), make((s[0], s[2], s[2], 2)).clamp(-1, 1)]
+
+
+def grid_sample(x, grid):
+    return F.grid_sample(x, grid, align_corners=False)
+
+
 def random_flip(shape, make):
     x = make((shape[0], shape[1], shape[2], shape[2]))
 
@@ -594,7 +627,9 @@ OPS = {
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
-    "random_flip": random_flip, "mixup": mixup,
+    "random_flip": random_flip, "mixup": mixup, **resize_rows(),
+    "grid_sample": lambda s, m: (lambda a=grid_inputs(s, m): grid_sample(*a)),
+    "grid_sample_backward": backward(grid_inputs, grid_sample),
     "spmm": spmm, "segment_sum": segment_sum,
     "edge_scores_both": both_of(edge_scores), "gatv2_scores_both": both_of(gatv2_scores),
     "adamw": update((adamw(foreach=True), adamw(fused=True))),

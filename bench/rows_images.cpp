@@ -1,4 +1,4 @@
-// Rows of bench_kernels: augmentations of batches of images, drawn and applied.
+// Rows of bench_kernels: augmentations of batches of images, drawn and applied; images of another size.
 #include "bench/rows.h"
 
 namespace levin::bench {
@@ -29,6 +29,48 @@ void image_rows(std::vector<Kernel>& k) {
       [](const Tensor& x, const Tensor& labels, Generator& g) { return augment::mixup(x, labels, 0.2, g).images; });
   row("cutmix", 2,
       [](const Tensor& x, const Tensor& labels, Generator& g) { return augment::cutmix(x, labels, 1, g).images; });
+  // [images, channels, side, the result's side]
+  const std::vector<Shape> sizes{{8, 64, 56, 112}, {8, 64, 7, 14}, {128, 3, 256, 224}};
+  const auto resize = [&](const std::string& name, const InterpolateOptions& given) {
+    const auto options = [given](const Shape& s) {
+      InterpolateOptions o = given;
+      o.size = s[3];
+      return o;
+    };
+    k.push_back(
+        {name, Sizes::own, floats(),
+         [=](const Shape& s, DType d) {
+           const Tensor x = random({s[0], s[1], s[2], s[2]}, d);
+           return Work{[=] { (void)interpolate(x, options(s)); }, bytes_of(x) + bytes_of(interpolate(x, options(s)))};
+         },
+         sizes});
+    k.push_back({name + "_backward", Sizes::own, floats(),
+                 [=](const Shape& s, DType d) {
+                   const double more = double(s[3] * s[3]) / double(s[2] * s[2]);
+                   return backward_of(
+                       {random({s[0], s[1], s[2], s[2]}, d)},
+                       [=](const Tensors& in) { return interpolate(in[0], options(s)); }, 1 + more);
+                 },
+                 sizes});
+  };
+  k.push_back(
+      {"grid_sample", Sizes::own, floats(),
+       [](const Shape& s, DType d) {
+         const Tensor x = random({s[0], s[1], s[2], s[2]}, d), grid = clamp(random({s[0], s[2], s[2], 2}, d), -1, 1);
+         return Work{[=] { (void)grid_sample(x, grid); }, 2 * bytes_of(x) + bytes_of(grid)};
+       },
+       batches});
+  k.push_back({"grid_sample_backward", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     {random({s[0], s[1], s[2], s[2]}, d), clamp(random({s[0], s[2], s[2], 2}, d), -1, 1)},
+                     [](const Tensors& in) { return grid_sample(in[0], in[1]); }, 3);
+               },
+               batches});
+  resize("interpolate_nearest", {});
+  resize("interpolate_bilinear", {.mode = InterpolateMode::bilinear});
+  resize("interpolate_bicubic", {.mode = InterpolateMode::bicubic});
+  resize("interpolate_antialias", {.mode = InterpolateMode::bilinear, .antialias = true});
 }
 
 }  // namespace levin::bench

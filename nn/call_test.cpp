@@ -175,6 +175,9 @@ TEST_CASE("every layer reports its call") {
   CHECK(told<nn::MaxPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 3, 3]");
   CHECK(told<nn::AvgPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 3, 3]");
   CHECK(told<nn::AdaptiveAvgPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 1, 1]");
+  CHECK(told<nn::Upsample>(image, nn::UpsampleOptions{.size = 9}) == "[2, 4, 6, 6] -> [2, 4, 9, 9]");
+  CHECK(told<nn::UpsamplingNearest2d>(image, nn::Upsampling2dOptions{.size = 9}) == "[2, 4, 6, 6] -> [2, 4, 9, 9]");
+  CHECK(told<nn::UpsamplingBilinear2d>(image, nn::Upsampling2dOptions{.size = 9}) == "[2, 4, 6, 6] -> [2, 4, 9, 9]");
   CHECK(told<nn::MultiheadAttention>(line, nn::MultiheadAttentionOptions{.embed_dim = 6, .num_heads = 2}) ==
         "[2, 4, 6] [2, 4, 6] [2, 4, 6] -> [2, 4, 6]");
   CHECK(told<nn::TransformerEncoderLayer>(

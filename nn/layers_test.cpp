@@ -212,6 +212,25 @@ TEST_CASE("activation layers give PyTorch's values, and the weight of PReLU lear
               {select(reshape(x, {-1}), 0, 5).item(), sum(narrow(reshape(x, {-1}), 0, 6, 2)).item()});
 }
 
+TEST_CASE("modules of interpolate are the op, with PyTorch's defaults") {
+  Root root;
+  const Tensor x = wave({2, 3, 4, 5}, 0.25), line = wave({2, 3, 4}, 0.25);
+  const nn::Upsample nearest(root, "nearest", {.scale_factor = {2}});
+  CHECK(equal(nearest(x), interpolate(x, {.scale_factor = {2}})));
+  CHECK(equal(nearest(line), interpolate(line, {.scale_factor = {2}})));
+  const nn::Upsample linear(root, "linear", {.size = 7, .mode = InterpolateMode::linear, .align_corners = true});
+  CHECK(equal(linear(line), interpolate(line, {.size = 7, .mode = InterpolateMode::linear, .align_corners = true})));
+  const nn::Upsample recomputed(
+      root, "recomputed", {.scale_factor = {1.3}, .mode = InterpolateMode::bilinear, .recompute_scale_factor = true});
+  CHECK(equal(recomputed(x), interpolate(x, {.size = {5, 6}, .mode = InterpolateMode::bilinear})));
+  const nn::UpsamplingNearest2d a(root, "a", {.size = {7, 6}});
+  CHECK(equal(a(x), interpolate(x, {.size = {7, 6}})));
+  CHECK_THROWS_AS((void)a(line), ShapeError);
+  const nn::UpsamplingBilinear2d b(root, "b", {.scale_factor = {2, 3}});
+  CHECK(equal(b(x), interpolate(x, {.size = {8, 15}, .mode = InterpolateMode::bilinear, .align_corners = true})));
+  CHECK_THROWS_AS((void)b(line), ShapeError);
+}
+
 }  // namespace
 }  // namespace levin
 
@@ -253,6 +272,8 @@ TEST_CASE("layers refuse options outside their range when they are made") {
     refuse_options<nn::GroupNorm>(nn::GroupNormOptions{.groups = 1, .features = 2, .eps = bad});
     refuse_options<nn::InstanceNorm2d>(nn::InstanceNorm2dOptions{.features = 2, .eps = bad});
     refuse_options<nn::Dropout>(nn::DropoutOptions{.p = bad});
+    refuse_options<nn::Upsample>(nn::UpsampleOptions{.scale_factor = {2, bad}});
+    refuse_options<nn::UpsamplingNearest2d>(nn::Upsampling2dOptions{.scale_factor = {bad}});
     refuse_options<nn::Softplus>(nn::SoftplusOptions{.beta = bad});
     refuse_options<nn::MultiheadAttention>(
         nn::MultiheadAttentionOptions{.embed_dim = 2, .num_heads = 1, .dropout = bad});
@@ -282,10 +303,19 @@ TEST_CASE("layers refuse options outside their range when they are made") {
     refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.kernel = bad});
     refuse_options<nn::AvgPool2d>(nn::Pool2dOptions{.stride = nn::Size2(bad)});
     refuse_options<nn::Unfold>(nn::UnfoldOptions{.kernel = bad});
+    refuse_options<nn::Upsample>(nn::UpsampleOptions{.size = bad});
+    refuse_options<nn::UpsamplingBilinear2d>(nn::Upsampling2dOptions{.size = {2, bad}});
     refuse_options<nn::Fold>(nn::FoldOptions{.output = 2, .kernel = 1, .dilation = bad});
   }
   refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.kernel = 2, .padding = 2});
   refuse_options<nn::AdaptiveAvgPool2d>(nn::AdaptivePool2dOptions{.output = -1});
+  refuse_options<nn::Upsample>(nn::UpsampleOptions{});
+  refuse_options<nn::Upsample>(nn::UpsampleOptions{.size = 2, .scale_factor = {2}});
+  refuse_options<nn::Upsample>(nn::UpsampleOptions{.size = {1, 2, 3, 4}});
+  refuse_options<nn::Upsample>(nn::UpsampleOptions{.size = 2, .align_corners = true});
+  refuse_options<nn::Upsample>(
+      nn::UpsampleOptions{.size = 2, .mode = InterpolateMode::linear, .recompute_scale_factor = true});
+  refuse_options<nn::UpsamplingNearest2d>(nn::Upsampling2dOptions{.size = {2, 2, 2}});
   refuse_options<nn::Softmax>(nn::SoftmaxOptions{.dim = 8});
   refuse_options<nn::LogSoftmax>(nn::SoftmaxOptions{.dim = -9});
   refuse_options<nn::GLU>(nn::GLUOptions{.dim = 8});

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "levin/generator.h"
 #include "levin/tensor.h"
@@ -92,6 +93,63 @@ struct WindowOptions {
 // dropped. Throws ShapeError when C or L is not what size and options make.
 [[nodiscard]] LEVIN_API Tensor col2im(const Tensor& columns, std::array<std::int64_t, 2> size,
                                       const WindowOptions& options);
+
+// ---- Images of another size
+
+enum class InterpolateMode : std::uint8_t { nearest, nearest_exact, linear, bilinear, trilinear, bicubic, area };
+
+struct InterpolateOptions {
+  // One of them: the result's {L}, {H, W} or {D, H, W}, or factors of x's; one number is that of all dimensions.
+  Dims size{};
+  std::vector<double> scale_factor{};
+  InterpolateMode mode = InterpolateMode::nearest;
+  bool align_corners = false;           // linear modes and bicubic: the corner pixels' centers meet, not their edges
+  bool recompute_scale_factor = false;  // coordinates by in / out, as with size, not by scale_factor
+  bool antialias = false;               // bilinear and bicubic: a window as wide as the pixels of a smaller result
+};
+
+// x [N, C, L], [N, C, H, W] or [N, C, D, H, W] with another size: floor(in * scale_factor) where that is given.
+// The result has x's memory format. Along each dimension output o is at s = (o + 1/2) step - 1/2 of x, where step is
+// 1 / scale_factor, without it in / out; with align_corners s = o (in - 1) / (out - 1):
+//   nearest         x[floor(o step)], computed in f32; step counts as 1 or 1/2 where out is in or 2 in. Every dtype
+//   nearest_exact   x[floor((o + 1/2) step)], computed in f32. Every dtype
+//   linear          between the two neighbours of s, which is at least 0 without align_corners, and o where out is in;
+//                   linear is for rank 3, bilinear for 4, trilinear for 5. Floats, like all that follow
+//   bicubic         the four neighbours of s, those outside of x being the edge, by Keys' cubic convolution, a = -3/4;
+//                   for rank 4. Keys, 1981
+//   area            the mean of elements floor(o in / out) to ceil((o + 1) in / out) - 1
+// antialias widens the kernel by step where that is above 1, takes a = -1/2, and divides by the sum of the weights that
+// lie inside of x. An element of weight 0 is not read, so its NaN does not spread; PyTorch multiplies it. PyTorch also
+// takes u8 in bilinear and bicubic. Throws ShapeError for another rank, an empty
+// dimension of x or the result, and a wrong count of sizes; ConfigError for a scale_factor that is not finite and above
+// 0, both or neither of size and scale_factor, and options that the mode does not take.
+[[nodiscard]] LEVIN_API Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
+
+enum class GridSampleMode : std::uint8_t { bilinear, nearest, bicubic };
+enum class GridPadding : std::uint8_t { zeros, border, reflection };
+
+struct GridSampleOptions {
+  GridSampleMode mode = GridSampleMode::bilinear;
+  GridPadding padding_mode = GridPadding::zeros;  // of pixels outside of x
+  bool align_corners = false;                     // -1 and 1 are the centers of the corner pixels, not their edges
+};
+
+// x [N, C, H, W] at the points of grid [N, H', W', 2] -> [N, C, H', W'], both of one dtype, floats. A point is (column,
+// row), from -1 to 1 over the image: column s = ((g + 1) W - 1) / 2, with align_corners (g + 1) (W - 1) / 2; the row
+// likewise of H. nearest rounds half to even; bicubic takes the 4 x 4 neighbours by Keys' convolution, a = -3/4.
+// padding_mode moves a point that lies outside of x, for bicubic its neighbours, to the border, or reflects it at the
+// edges; zeros counts what lies outside as 0. A NaN lies outside, or with border and reflection at the first pixel.
+// Derivatives in x and the grid; the grid's is 0 for nearest and beyond the border. Sums need no atomics, so they repeat
+// bit for bit. Throws ShapeError for other shapes and planes that are empty or have 2^31 elements.
+[[nodiscard]] LEVIN_API Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
+
+enum class AlignCorners : bool { no, yes };
+
+// The grid of affine maps: theta [N, 2, 3], floats, and size {N, C, H, W} -> [N, H, W, 2] of (theta (x, y, 1)^T), where
+// x and y are the centers of the pixels from -1 to 1, with align_corners both ends, as grid_sample counts. Throws
+// ShapeError for other shapes.
+[[nodiscard]] LEVIN_API Tensor affine_grid(const Tensor& theta, const Shape& size,
+                                           AlignCorners align_corners = AlignCorners::no);
 
 // ---- Normalisation. Statistics are f32 for 16-bit floats. weight and bias have x's dtype or f32, both the same, and
 // may be undefined: 1 and 0. Throws ConfigError unless eps >= 0.

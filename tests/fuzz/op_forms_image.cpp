@@ -29,6 +29,21 @@ WindowOptions window_options(Chooser& c) {
   return o;
 }
 
+InterpolateOptions interpolate_options(Chooser& c) {
+  InterpolateOptions o;
+  if (c.one_in(2)) {
+    o.size = c.one_in(2) ? c.dims() : Dims(small(c));
+  } else {
+    o.scale_factor = {c.one_in(4) ? c.real() : 0.5 * double(small(c))};
+    if (c.one_in(3)) o.scale_factor.push_back(0.4 * double(small(c)));
+  }
+  o.mode = c.choice<InterpolateMode>(7);
+  o.align_corners = c.one_in(4);
+  o.antialias = c.one_in(4);
+  o.recompute_scale_factor = c.one_in(6);
+  return o;
+}
+
 // An image and a kernel that fits it, or any two tensors.
 Tensors image_and_kernel(Chooser& c, Pool& p, bool transposed) {
   if (c.one_in(4)) return {p.any(), p.any(), p.optional()};
@@ -110,6 +125,31 @@ constexpr Form kForms[] = {
        const WindowOptions o = window_options(c);
        const Tensor columns = c.one_in(4) ? p.any() : im2col(x, o);
        return Tensors{col2im(columns, c.one_in(4) ? c.pair() : std::array{x.size(-2), x.size(-1)}, o)};
+     }},
+    {"interpolate",
+     [](Chooser& c, Pool& p) {
+       const std::size_t axes = 1 + c.below(3);
+       Shape shape{c.size(), small(c)};
+       for (std::size_t d = 0; d < axes; ++d) shape = shape.inserted(shape.rank(), c.size());
+       const Tensor x = c.one_in(6) ? p.any() : p.of(shape, c.dtype());
+       return Tensors{interpolate(x, interpolate_options(c))};
+     }},
+    {"grid_sample",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t n = c.size();
+       const DType dtype = c.dtype();
+       const Tensor x = c.one_in(6) ? p.any() : p.of({n, small(c), c.size(), c.size()}, dtype);
+       const Tensor grid = c.one_in(6) ? p.any() : p.of({n, small(c), small(c), 2}, dtype);
+       const auto mode = c.choice<GridSampleMode>(3);
+       const auto padding = c.choice<GridPadding>(3);
+       return Tensors{grid_sample(x, grid, {mode, padding, c.one_in(3)})};
+     }},
+    {"affine_grid",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t n = small(c);
+       const Tensor theta = c.one_in(6) ? p.any() : p.of({n, 2, 3}, c.dtype());
+       const Shape size{n, small(c), c.size(), c.size()};
+       return Tensors{affine_grid(theta, size, c.one_in(3) ? AlignCorners::yes : AlignCorners::no)};
      }},
     // Augmentations
     {"augment::crop",

@@ -1,0 +1,415 @@
+// Images at points that a grid gives, and the gradients of that. All contiguous:
+//
+//   grid_sample<K>(on, const T* x, const T* grid, T* y, shape, how)
+//     y[n, c, p] = sum over i, j < K of down[i] across[j] x[n, c, row[i], column[j]]
+//   grid_sample_grid<K>(on, gy, x, grid, T* ggrid, shape, how)      the gradient in the grid, summed over c ascending
+//   cpu::grid_sample_image<K>(on, gy, grid, T* gx, shape, how)      the gradient in x, summed over p, i, j ascending
+//   gpu::grid_sample_parts<K>(on, gy, grid, int64_t* index, A* parts, shape, how)
+//     parts[n, p, i, j, c] = down[i] across[j] gy[n, c, p] belongs to row index[n, p, i, j] of [n, row, column], or to
+//     the row after the last where there is no pixel: index_add sums them in their order
+//
+// x: [images, channels, rows, columns], grid: [images, points, 2], y: [images, channels, points]. K, the taps along an
+// axis: 1 nearest, 2 bilinear, 4 bicubic. T: float, double, f16, bf16; all is computed in A = Accum<T>. A tap outside
+// of the image is not read.
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_GRID_SAMPLE_CUH
+#define LEVIN_KERNELS_GRID_SAMPLE_CUH
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/device/bits.cuh"
+#include "kernels/device/strided.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/gpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/lib/scratch.h"
+#include "levin/dtype.h"
+
+namespace levin::kernels {
+
+enum class GridEdge : std::uint8_t { zeros, border, reflection };
+struct GridRule {
+  GridEdge edge = GridEdge::zeros;
+  bool align_corners = false;
+};
+struct GridShape {
+  std::int64_t images = 0, channels = 0, rows = 1, columns = 1, points = 0;
+  [[nodiscard]] LEVIN_HD std::int64_t plane() const { return rows * columns; }
+};
+
+// The pixels along one axis that a coordinate of the grid sees (-1: none), their weights, and the derivatives of these
+// in the coordinate.
+template <class A, int K>
+struct GridTaps {
+  std::int32_t at[K];
+  A w[K], d[K];
+
+  LEVIN_HD GridTaps(A coordinate, std::int64_t size, const GridRule& rule) {
+    const A half = rule.align_corners ? A(size - 1) / 2 : A(size) / 2;
+    A s = (coordinate + 1) * half - (rule.align_corners ? A(0) : A(0.5)), slope = half;
+    if (K != 4 && rule.edge != GridEdge::zeros) {
+      const Placed to = placed(s, size, rule);
+      s = to.at;
+      slope *= to.slope;
+    }
+    // A coordinate far from the image is like one near it, unless its neighbours are reflected.
+    const bool turns = K == 4 && rule.edge == GridEdge::reflection;
+    const A least = turns ? -A(kFar) : A(-8), most = turns ? A(kFar) : A(size) + 8;
+    if (!(s > least)) s = least;
+    if (s > most) s = most;
+    if constexpr (K == 1) {
+      at[0] = inside(nearest(s), size);
+      w[0] = A(1);
+      d[0] = A(0);
+    } else if constexpr (K == 2) {
+      const std::int64_t first = floor_of(s);
+      const A u = s - A(first);
+      w[0] = 1 - u, w[1] = u;
+      d[0] = -slope, d[1] = slope;
+      for (int k = 0; k < 2; ++k) at[k] = inside(first + k, size);
+    } else {
+      const std::int64_t first = floor_of(s);
+      const A u = s - A(first), a = A(-0.75);
+      const A x[4] = {u + 1, u, 1 - u, 2 - u};
+      for (int k = 0; k < 4; ++k) {
+        const bool near = k == 1 || k == 2;
+        w[k] = near ? ((a + 2) * x[k] - (a + 3)) * x[k] * x[k] + 1 : ((a * x[k] - 5 * a) * x[k] + 8 * a) * x[k] - 4 * a;
+        const A by = near ? (3 * (a + 2) * x[k] - 2 * (a + 3)) * x[k] : (3 * a * x[k] - 10 * a) * x[k] + 8 * a;
+        d[k] = k < 2 ? by * slope : -by * slope;
+        const std::int64_t pixel = first - 1 + k;
+        at[k] = rule.edge == GridEdge::zeros ? inside(pixel, size)
+                                             : static_cast<std::int32_t>(placed(A(pixel), size, rule).at);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kFar = 1 << 22;  // float holds halves up to there
+  struct Placed {
+    A at, slope;
+  };
+  // Inside of the image, by reflections at its edge and then at its border.
+  LEVIN_HD static Placed placed(A s, std::int64_t size, const GridRule& rule) {
+    A slope = 1;
+    const A last = A(size - 1);
+    if (rule.edge == GridEdge::reflection) {
+      const A low = rule.align_corners ? A(0) : A(-0.5), span = rule.align_corners ? last : A(size);
+      if (span == 0) return {A(0), A(0)};
+      if (s < low) slope = -1;
+      const A far = s < low ? low - s : s - low;
+      const A rest = fmod(far, span), turns = (far - rest) / span;
+      // Of numbers this large every one is even.
+      const bool odd = turns < A(kFar) && (static_cast<std::int64_t>(turns + A(0.5)) & 1) != 0;
+      s = odd ? span - rest + low : rest + low;
+      if (odd) slope = -slope;
+    }
+    if (!(s > 0)) return {A(0), A(0)};
+    if (s >= last) return {last, A(0)};
+    return {s, slope};
+  }
+  LEVIN_HD static std::int32_t inside(std::int64_t pixel, std::int64_t size) {
+    return pixel >= 0 && pixel < size ? static_cast<std::int32_t>(pixel) : -1;
+  }
+  LEVIN_HD static std::int64_t floor_of(A x) {
+    const auto cut = static_cast<std::int64_t>(x);
+    return cut - (x < A(cut));
+  }
+  // Half to even.
+  LEVIN_HD static std::int64_t nearest(A s) {
+    const std::int64_t first = floor_of(s);
+    const A rest = s - A(first);
+    return first + (rest > A(0.5) || (rest == A(0.5) && (first & 1) != 0));
+  }
+};
+
+}  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/image/grid_sample.cuh"
+#include "kernels/executor/each_level.h"
+
+namespace levin::kernels::cpu {
+// Registers of 64 bytes make none of them faster, and f32 alone has v3 code: the library stays small.
+#if LEVIN_X86_LEVELS
+#define LEVIN_PICK_V3(f)                                                        \
+  template <class... T, class... Args>                                          \
+  void f(const Cpu& on, const Args&... args) {                                  \
+    if constexpr (kRunsAtV4<Args...>)                                           \
+      if (on.level != CpuLevel::base) return v3::template f<T...>(on, args...); \
+    base::template f<T...>(on, args...);                                        \
+  }
+#else
+#define LEVIN_PICK_V3(f) LEVIN_PICK(f)
+#endif
+LEVIN_PICK_V3(grid_sample)
+LEVIN_PICK_V3(grid_sample_grid)
+LEVIN_PICK_V3(grid_sample_image)
+#undef LEVIN_PICK_V3
+}  // namespace levin::kernels::cpu
+
+namespace levin::kernels::gpu {
+
+template <class Taps, class T>
+__global__ void grid_sample_items(const T* x, const T* grid, T* y, std::int64_t n, GridShape s, GridRule rule,
+                                  Divider points, Divider channels) {
+  using A = Accum<T>;
+  constexpr int K = Taps::value;
+  const std::int64_t u = own_item();
+  if (u >= n) return;
+  const std::int64_t plane = points.quotient(u), image = channels.quotient(plane);
+  const T* const at = grid + 2 * (image * s.points + u - plane * s.points);
+  const GridTaps<A, K> across(A(at[0]), s.columns, rule), down(A(at[1]), s.rows, rule);
+  const T* const from = x + plane * s.plane();
+  A sum = 0;
+  for (int i = 0; i < K; ++i) {
+    for (int j = 0; j < K; ++j) {
+      if (down.at[i] < 0 || across.at[j] < 0) continue;
+      sum += down.w[i] * across.w[j] * A(from[down.at[i] * s.columns + across.at[j]]);
+    }
+  }
+  y[u] = T(sum);
+}
+template <class Taps, class T>
+void grid_sample(const Gpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
+  const std::int64_t n = s.images * s.channels * s.points;
+  on.launch(grid_sample_items<Taps, T>, item_grid(n), x, grid, y, n, s, rule, Divider(s.points), Divider(s.channels));
+}
+
+template <class Taps, class T>
+__global__ void grid_sample_grid_points(const T* gy, const T* x, const T* grid, T* ggrid, std::int64_t n, GridShape s,
+                                        GridRule rule, Divider points) {
+  using A = Accum<T>;
+  constexpr int K = Taps::value;
+  const std::int64_t u = own_item();
+  if (u >= n) return;
+  const std::int64_t image = points.quotient(u), p = u - image * s.points;
+  const GridTaps<A, K> across(A(grid[2 * u]), s.columns, rule), down(A(grid[2 * u + 1]), s.rows, rule);
+  A by_x = 0, by_y = 0;
+  for (std::int64_t c = 0; c < s.channels; ++c) {
+    const std::int64_t plane = image * s.channels + c;
+    const T* const from = x + plane * s.plane();
+    A part_x = 0, part_y = 0;
+    for (int i = 0; i < K; ++i) {
+      for (int j = 0; j < K; ++j) {
+        if (down.at[i] < 0 || across.at[j] < 0) continue;
+        const A v = A(from[down.at[i] * s.columns + across.at[j]]);
+        part_x += down.w[i] * across.d[j] * v;
+        part_y += down.d[i] * across.w[j] * v;
+      }
+    }
+    const A g = A(gy[plane * s.points + p]);
+    by_x += g * part_x;
+    by_y += g * part_y;
+  }
+  ggrid[2 * u] = T(by_x);
+  ggrid[2 * u + 1] = T(by_y);
+}
+template <class Taps, class T>
+void grid_sample_grid(const Gpu& on, const T* gy, const T* x, const T* grid, T* ggrid, const GridShape& s,
+                      const GridRule& rule) {
+  const std::int64_t n = s.images * s.points;
+  on.launch(grid_sample_grid_points<Taps, T>, item_grid(n), gy, x, grid, ggrid, n, s, rule, Divider(s.points));
+}
+
+template <class Taps, class T>
+__global__ void grid_sample_part_rows(const T* gy, const T* grid, std::int64_t* index, Accum<T>* parts, std::int64_t n,
+                                      GridShape s, GridRule rule, Divider points) {
+  using A = Accum<T>;
+  constexpr int K = Taps::value;
+  const std::int64_t u = own_item();
+  if (u >= n) return;
+  const std::int64_t point = u / (K * K), image = points.quotient(point), p = point - image * s.points;
+  const int tap = static_cast<int>(u - point * (K * K)), i = tap / K, j = tap - i * K;
+  const GridTaps<A, K> across(A(grid[2 * point]), s.columns, rule), down(A(grid[2 * point + 1]), s.rows, rule);
+  std::int32_t row = 0, column = 0;
+  A weight = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (k == i) row = down.at[k];
+    if (k == j) column = across.at[k];
+  }
+#pragma unroll
+  for (int k = 0; k < K * K; ++k)
+    if (k == tap) weight = down.w[k / K] * across.w[k % K];
+  const bool seen = row >= 0 && column >= 0;
+  index[u] = seen ? (image * s.rows + row) * s.columns + column : s.images * s.plane();
+  const T* const from = gy + image * s.channels * s.points + p;
+  A* const to = parts + u * s.channels;
+  for (std::int64_t c = 0; c < s.channels; ++c) to[c] = seen ? weight * A(from[c * s.points]) : A(0);
+}
+template <class Taps, class T>
+void grid_sample_parts(const Gpu& on, const T* gy, const T* grid, std::int64_t* index, Accum<T>* parts,
+                       const GridShape& s, const GridRule& rule) {
+  const std::int64_t n = s.images * s.points * Taps::value * Taps::value;
+  on.launch(grid_sample_part_rows<Taps, T>, item_grid(n), gy, grid, index, parts, n, s, rule, Divider(s.points));
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels {  // of the executor that is given
+using cpu::grid_sample, gpu::grid_sample;
+using cpu::grid_sample_grid, gpu::grid_sample_grid;
+}  // namespace levin::kernels
+
+#endif  // LEVIN_KERNELS_GRID_SAMPLE_CUH
+#else
+
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// The taps of a block of points, a row of each kind.
+template <class A, int K>
+struct GridBlock {
+  static constexpr std::int64_t kPoints = 64;
+  std::int32_t at[K * K][kPoints];  // in the plane; -1: outside
+  A w[K * K][kPoints], by_x[K * K][kPoints], by_y[K * K][kPoints];
+
+  template <class T>
+  void fill(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
+    for (std::int64_t p = 0; p < points; ++p) {
+      const GridTaps<A, K> across(A(grid[2 * p]), s.columns, rule), down(A(grid[2 * p + 1]), s.rows, rule);
+      for (int i = 0; i < K; ++i) {
+        for (int j = 0; j < K; ++j) {
+          const int t = i * K + j;
+          const bool seen = down.at[i] >= 0 && across.at[j] >= 0;
+          at[t][p] = seen ? static_cast<std::int32_t>(down.at[i] * s.columns + across.at[j]) : -1;
+          w[t][p] = down.w[i] * across.w[j];
+          by_x[t][p] = down.w[i] * across.d[j];
+          by_y[t][p] = down.d[i] * across.w[j];
+        }
+      }
+    }
+  }
+};
+inline constexpr std::int64_t kGridTask = 16 * 1024;  // pixels read by one task, about
+
+// body(image, first, count) for blocks of points.
+template <class F>
+void each_grid_block(const Cpu& on, const GridShape& s, std::int64_t block, std::int64_t taps, const F& body) {
+  const std::int64_t blocks = (s.points + block - 1) / block,
+                     grain = std::max<std::int64_t>(1, kGridTask / (block * taps * (s.channels + 4)));
+  on.parallel_for(s.images * blocks, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t b = begin; b < end; ++b) {
+      const std::int64_t image = b / blocks, first = (b - image * blocks) * block;
+      body(image, first, std::min(block, s.points - first));
+    }
+  });
+}
+
+template <class Taps, class T>
+void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
+  using A = Accum<T>;
+  constexpr int K = Taps::value;
+  using Block = GridBlock<A, K>;
+  each_grid_block(on, s, Block::kPoints, K * K, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
+    Block block;
+    block.fill(grid + 2 * (image * s.points + first), count, s, rule);
+    for (std::int64_t c = 0; c < s.channels; ++c) {
+      const std::int64_t plane = image * s.channels + c;
+      const T* const from = x + plane * s.plane();
+      T* const to = y + plane * s.points + first;
+#pragma GCC ivdep
+      for (std::int64_t p = 0; p < count; ++p) {
+        A sum = 0;
+#pragma GCC unroll 16
+        for (int t = 0; t < K * K; ++t) {
+          const std::int32_t at = block.at[t][p];
+          const A part = block.w[t][p] * A(from[at < 0 ? 0 : at]);
+          sum += at < 0 ? A(0) : part;
+        }
+        to[p] = T(sum);
+      }
+    }
+  });
+}
+
+template <class Taps, class T>
+void grid_sample_grid(const Cpu& on, const T* gy, const T* x, const T* grid, T* ggrid, const GridShape& s,
+                      const GridRule& rule) {
+  using A = Accum<T>;
+  constexpr int K = Taps::value;
+  using Block = GridBlock<A, K>;
+  each_grid_block(on, s, Block::kPoints, K * K, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
+    Block block;
+    block.fill(grid + 2 * (image * s.points + first), count, s, rule);
+    A by_x[Block::kPoints] = {}, by_y[Block::kPoints] = {};
+    for (std::int64_t c = 0; c < s.channels; ++c) {
+      const std::int64_t plane = image * s.channels + c;
+      const T* const from = x + plane * s.plane();
+      const T* const g = gy + plane * s.points + first;
+#pragma GCC ivdep
+      for (std::int64_t p = 0; p < count; ++p) {
+        A part_x = 0, part_y = 0;
+#pragma GCC unroll 16
+        for (int t = 0; t < K * K; ++t) {
+          const std::int32_t at = block.at[t][p];
+          const A v = A(from[at < 0 ? 0 : at]), x_part = block.by_x[t][p] * v, y_part = block.by_y[t][p] * v;
+          part_x += at < 0 ? A(0) : x_part;
+          part_y += at < 0 ? A(0) : y_part;
+        }
+        by_x[p] += A(g[p]) * part_x;
+        by_y[p] += A(g[p]) * part_y;
+      }
+    }
+    T* const to = ggrid + 2 * (image * s.points + first);
+    for (std::int64_t p = 0; p < count; ++p) to[2 * p] = T(by_x[p]), to[2 * p + 1] = T(by_y[p]);
+  });
+}
+
+// A task has planes of its own, so that their sums need no atomics.
+template <class Taps, class T>
+void grid_sample_image(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s, const GridRule& rule) {
+  using A = Accum<T>;
+  constexpr int K = Taps::value;
+  using Block = GridBlock<A, K>;
+  constexpr std::int64_t kLanes = 4;  // channels that are summed side by side
+  // Channels that share the taps: many, as long as there are tasks for all threads.
+  const std::int64_t together = std::clamp<std::int64_t>(s.images * s.channels / 16 / kLanes * kLanes, kLanes, 32),
+                     groups = (s.channels + together - 1) / together;
+  on.parallel_for(s.images * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    const lib::Scratch memory(static_cast<std::size_t>(std::is_same_v<T, A> ? 0 : together * s.plane()) * sizeof(A));
+    Block block;
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t image = task / groups, low = (task - image * groups) * together,
+                         channels = std::min(together, s.channels - low);
+      T* const out = gx + (image * s.channels + low) * s.plane();
+      A* sums;
+      if constexpr (std::is_same_v<T, A>)
+        sums = out;
+      else
+        sums = memory.as<A>();
+      std::fill(sums, sums + channels * s.plane(), A(0));
+      for (std::int64_t first = 0; first < s.points; first += Block::kPoints) {
+        const std::int64_t count = std::min<std::int64_t>(Block::kPoints, s.points - first);
+        block.fill(grid + 2 * (image * s.points + first), count, s, rule);
+        // Neighbouring points add to one pixel: the channels' sums do not wait for each other.
+        for (std::int64_t lane = 0; lane < channels; lane += kLanes) {
+          const std::int64_t lanes = std::min(kLanes, channels - lane);
+          const T* const g = gy + (image * s.channels + low + lane) * s.points + first;
+          A* const planes = sums + lane * s.plane();
+          for (std::int64_t p = 0; p < count; ++p) {
+            A values[kLanes] = {};
+            for (std::int64_t c = 0; c < lanes; ++c) values[c] = A(g[c * s.points + p]);
+            for (int t = 0; t < K * K; ++t) {
+              const std::int32_t at = block.at[t][p];
+              if (at < 0) continue;
+              const A w = block.w[t][p];
+              A* const to = planes + at;
+              if (lanes == kLanes) {
+                for (std::int64_t c = 0; c < kLanes; ++c) to[c * s.plane()] += w * values[c];
+              } else {
+                for (std::int64_t c = 0; c < lanes; ++c) to[c * s.plane()] += w * values[c];
+              }
+            }
+          }
+        }
+      }
+      if constexpr (!std::is_same_v<T, A>)
+        for (std::int64_t k = 0; k < channels * s.plane(); ++k) out[k] = T(sums[k]);
+    }
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif
