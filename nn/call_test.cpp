@@ -136,11 +136,41 @@ TEST_CASE("a sequence reports what is in it, also modules that do not") {
 TEST_CASE("every layer reports its call") {
   const Device cpu = Device::cpu();
   const Tensor image = ones({2, 4, 6, 6}, cpu), rows = ones({2, 4}, cpu), line = ones({2, 4, 6}, cpu);
+  const Tensor volume = ones({2, 4, 2, 2, 2}, cpu);
   CHECK(told<nn::Linear>(rows, nn::LinearOptions{.in = 4, .out = 3}) == "[2, 4] -> [2, 3]");
   CHECK(told<nn::Conv1d>(line, nn::Conv1dOptions{.in = 4, .out = 3, .kernel = 3}) == "[2, 4, 6] -> [2, 3, 4]");
   CHECK(told<nn::Conv2d>(image, nn::Conv2dOptions{.in = 4, .out = 3, .kernel = 3}) == "[2, 4, 6, 6] -> [2, 3, 4, 4]");
   CHECK(told<nn::ConvTranspose2d>(image, nn::ConvTranspose2dOptions{.in = 4, .out = 3, .kernel = 3}) ==
         "[2, 4, 6, 6] -> [2, 3, 8, 8]");
+  CHECK(told<nn::ConvTranspose1d>(line, nn::ConvTranspose1dOptions{.in = 4, .out = 3, .kernel = 3}) ==
+        "[2, 4, 6] -> [2, 3, 8]");
+  CHECK(told<nn::Conv3d>(volume, nn::Conv3dOptions{.in = 4, .out = 3, .kernel = 2}) ==
+        "[2, 4, 2, 2, 2] -> [2, 3, 1, 1, 1]");
+  CHECK(told<nn::ConvTranspose3d>(volume, nn::ConvTranspose3dOptions{.in = 4, .out = 3, .kernel = 2}) ==
+        "[2, 4, 2, 2, 2] -> [2, 3, 3, 3, 3]");
+  CHECK(told<nn::BatchNorm3d>(volume, nn::BatchNormOptions{.features = 4}) == "[2, 4, 2, 2, 2] -> [2, 4, 2, 2, 2]");
+  CHECK(told<nn::InstanceNorm1d>(line, nn::InstanceNormOptions{.features = 4}) == "[2, 4, 6] -> [2, 4, 6]");
+  CHECK(told<nn::InstanceNorm3d>(volume, nn::InstanceNormOptions{.features = 4}) ==
+        "[2, 4, 2, 2, 2] -> [2, 4, 2, 2, 2]");
+  CHECK(told<nn::Dropout1d>(line, nn::DropoutOptions{}) == "[2, 4, 6] -> [2, 4, 6]");
+  CHECK(told<nn::Dropout2d>(image, nn::DropoutOptions{}) == "[2, 4, 6, 6] -> [2, 4, 6, 6]");
+  CHECK(told<nn::Dropout3d>(volume, nn::DropoutOptions{}) == "[2, 4, 2, 2, 2] -> [2, 4, 2, 2, 2]");
+  CHECK(told<nn::AlphaDropout>(rows, nn::DropoutOptions{}) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::MaxPool1d>(line) == "[2, 4, 6] -> [2, 4, 3]");
+  CHECK(told<nn::AvgPool1d>(line) == "[2, 4, 6] -> [2, 4, 3]");
+  CHECK(told<nn::AdaptiveAvgPool1d>(line) == "[2, 4, 6] -> [2, 4, 1]");
+  CHECK(told<nn::AdaptiveMaxPool1d>(line) == "[2, 4, 6] -> [2, 4, 1]");
+  CHECK(told<nn::AdaptiveMaxPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 1, 1]");
+  CHECK(told<nn::MaxPool3d>(volume) == "[2, 4, 2, 2, 2] -> [2, 4, 1, 1, 1]");
+  CHECK(told<nn::AvgPool3d>(volume) == "[2, 4, 2, 2, 2] -> [2, 4, 1, 1, 1]");
+  CHECK(told<nn::AdaptiveAvgPool3d>(volume) == "[2, 4, 2, 2, 2] -> [2, 4, 1, 1, 1]");
+  CHECK(told<nn::AdaptiveMaxPool3d>(volume) == "[2, 4, 2, 2, 2] -> [2, 4, 1, 1, 1]");
+  CHECK(told<nn::LPPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 3, 3]");
+  CHECK(told<nn::PixelShuffle>(image, nn::PixelShuffleOptions{.upscale_factor = 2}) ==
+        "[2, 4, 6, 6] -> [2, 1, 12, 12]");
+  CHECK(told<nn::PixelUnshuffle>(image, nn::PixelUnshuffleOptions{.downscale_factor = 2}) ==
+        "[2, 4, 6, 6] -> [2, 16, 3, 3]");
+  CHECK(told<nn::ChannelShuffle>(image, nn::ChannelShuffleOptions{.groups = 2}) == "[2, 4, 6, 6] -> [2, 4, 6, 6]");
   CHECK(told<nn::BatchNorm1d>(rows, nn::BatchNormOptions{.features = 4}) == "[2, 4] -> [2, 4]");
   CHECK(told<nn::BatchNorm2d>(image, nn::BatchNormOptions{.features = 4}) == "[2, 4, 6, 6] -> [2, 4, 6, 6]");
   CHECK(told<nn::LayerNorm>(rows, nn::LayerNormOptions{.shape = 4}) == "[2, 4] -> [2, 4]");
@@ -322,9 +352,13 @@ TEST_CASE("what a layer itself refuses names the layer as well") {
   const nn::BatchNorm2d batch2(root, "batch2", {.features = 4});
   const nn::GroupNorm group(root, "group", {.groups = 2, .features = 4});
   const nn::InstanceNorm2d instance(root, "instance", {.features = 4});
+  const nn::BatchNorm3d batch3(root, "batch3", {.features = 4});
+  const nn::Dropout2d drop(root, "drop");
   const Tensor wrong = ones({4}, Device::cpu());
   CHECK(thrown_by<ShapeError>([&] { (void)batch1(wrong); }).module_path() == "batch1");
   CHECK(thrown_by<ShapeError>([&] { (void)batch2(wrong); }).module_path() == "batch2");
+  CHECK(thrown_by<ShapeError>([&] { (void)batch3(wrong); }).module_path() == "batch3");
+  CHECK(thrown_by<ShapeError>([&] { (void)drop(wrong); }).module_path() == "drop");
   CHECK(thrown_by<ShapeError>([&] { (void)group(wrong); }).module_path() == "group");
   CHECK(thrown_by<ShapeError>([&] { (void)instance(wrong); }).module_path() == "instance");
 }

@@ -1,4 +1,5 @@
 #include "levin/nn/layers.h"
+#include "nn/conv_parts.h"
 #include "nn/options.h"
 
 #include <cmath>
@@ -7,55 +8,10 @@
 namespace levin::nn {
 namespace {
 
-void check_groups(std::string_view layer, std::int64_t in, std::int64_t out, std::int64_t groups) {
-  check_size(layer, "in", in);
-  check_size(layer, "out", out);
-  check_at_least(layer, "groups", groups, 1);
-  if (in % groups != 0 || out % groups != 0) {
-    fail<ConfigError>(layer, ": groups is ", groups, ", expected a divisor of in ", in, " and out ", out);
-  }
-}
-
-void check_both(std::string_view layer, std::string_view option, const Size2& size, std::int64_t least) {
-  for (const std::int64_t v : size.array()) {
-    check_at_least(layer, option, v, least);
-    check_range(layer, option, v, least, kMostWindow);
-  }
-}
-
-const Conv1dOptions& checked(const Conv1dOptions& o) {
-  check_groups("Conv1d", o.in, o.out, o.groups);
-  check_both("Conv1d", "kernel", o.kernel, 1);
-  check_both("Conv1d", "stride", o.stride, 1);
-  check_both("Conv1d", "padding", o.padding, 0);
-  check_both("Conv1d", "dilation", o.dilation, 1);
-  return o;
-}
-
-template <class O>
-void check_windows(std::string_view layer, const O& o) {
-  check_both(layer, "kernel", o.kernel, 1);
-  check_both(layer, "stride", o.stride, 1);
-  check_both(layer, "padding", o.padding, 0);
-  check_both(layer, "dilation", o.dilation, 1);
-}
-template <class O>
-const O& checked_2d(std::string_view layer, const O& o) {
-  check_groups(layer, o.in, o.out, o.groups);
-  check_windows(layer, o);
-  return o;
-}
 const ConvTranspose2dOptions& checked(const ConvTranspose2dOptions& o) {
-  check_both("ConvTranspose2d", "output_padding", o.output_padding, 0);
-  return checked_2d("ConvTranspose2d", o);
+  check_each("ConvTranspose2d", "output_padding", o.output_padding, 0);
+  return checked_conv("ConvTranspose2d", o);
 }
-
-// [a, b / groups, kH, kW]: out and in for a convolution, in and out for its transpose.
-Shape weight_shape(std::int64_t a, std::int64_t b, std::int64_t groups, const Size2& kernel) {
-  return {a, b / groups, kernel.array()[0], kernel.array()[1]};
-}
-// The number of elements of weight[0].
-std::int64_t fan_in(const Shape& weight) { return weight.numel() / weight[0]; }
 
 template <class O>
 WindowOptions window_options(const O& o) {
@@ -87,22 +43,25 @@ void check_image(std::string_view layer, const Tensor& x) {
 
 Conv1d::Conv1d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
-      options(checked(given)),
-      weight(*this, "weight", {options.out, options.in / options.groups, options.kernel},
-             uniform_by_fan(fan_in({options.out, options.in / options.groups, options.kernel}))),
+      options(checked_conv("Conv1d", given)),
+      weight(*this, "weight", weight_shape(options.out, options.in, options.groups, options.kernel),
+             uniform_by_fan(fan_in(weight_shape(options.out, options.in, options.groups, options.kernel)))),
       bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
                         : Parameter()) {}
 
 Tensor Conv1d::operator()(const Tensor& x) const {
   const Call call(*this, x);
-  return call.gives(conv1d(
-      x, weight, bias,
-      {.stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups}));
+  ConvOptions1d o{.stride = options.stride, .dilation = options.dilation, .groups = options.groups};
+  if (options.padding_mode != PadMode::constant)
+    return call.gives(conv1d(with_border(x, "Conv1d", options), weight, bias, o));
+  o.padding = options.padding;
+  o.padding_rule = options.padding_rule;
+  return call.gives(conv1d(x, weight, bias, o));
 }
 
 Conv2d::Conv2d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
-      options(checked_2d("Conv2d", given)),
+      options(checked_conv("Conv2d", given)),
       weight(*this, "weight", weight_shape(options.out, options.in, options.groups, options.kernel),
              uniform_by_fan(fan_in(weight_shape(options.out, options.in, options.groups, options.kernel)))),
       bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
@@ -110,11 +69,12 @@ Conv2d::Conv2d(Module& parent, std::string_view name, Options given)
 
 Tensor Conv2d::operator()(const Tensor& x) const {
   const Call call(*this, x);
-  return call.gives(conv2d(x, weight, bias,
-                           {.stride = options.stride.array(),
-                            .padding = options.padding.array(),
-                            .dilation = options.dilation.array(),
-                            .groups = options.groups}));
+  ConvOptions o{.stride = options.stride.array(), .dilation = options.dilation.array(), .groups = options.groups};
+  if (options.padding_mode != PadMode::constant)
+    return call.gives(conv2d(with_border(x, "Conv2d", options), weight, bias, o));
+  o.padding = options.padding.array();
+  o.padding_rule = options.padding_rule;
+  return call.gives(conv2d(x, weight, bias, o));
 }
 
 ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, Options given)
@@ -153,9 +113,9 @@ void check_options(const FlattenOptions& o) {
   check_range("Flatten", "end", o.end, -kMaxRank, kMaxRank - 1);
 }
 void check_options(const Pool2dOptions& o) {
-  check_both("Pool2d", "kernel", o.kernel, 1);
-  if (o.stride) check_both("Pool2d", "stride", *o.stride, 1);
-  check_both("Pool2d", "padding", o.padding, 0);
+  check_each("Pool2d", "kernel", o.kernel, 1);
+  if (o.stride) check_each("Pool2d", "stride", *o.stride, 1);
+  check_each("Pool2d", "padding", o.padding, 0);
   for (std::size_t d = 0; d < 2; ++d) {
     if (o.padding.array()[d] > o.kernel.array()[d] / 2)
       fail<ConfigError>("Pool2d: padding is ", o.padding.array()[d], ", expected at most half the kernel ",

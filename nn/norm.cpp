@@ -33,9 +33,9 @@ const RMSNormOptions& checked(const RMSNormOptions& o) {
   return o;
 }
 
-const InstanceNorm2dOptions& checked(const InstanceNorm2dOptions& o) {
-  check_size("InstanceNorm2d", "features", o.features);
-  check_eps("InstanceNorm2d", o.eps);
+const InstanceNormOptions& checked(const InstanceNormOptions& o) {
+  check_size("InstanceNorm", "features", o.features);
+  check_eps("InstanceNorm", o.eps);
   return o;
 }
 
@@ -126,6 +126,11 @@ void check_images(const BatchNorm2d& norm, const Tensor& x) {
   const Call call(norm, x);
   fail<ShapeError>("BatchNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
 }
+void check_volumes(const BatchNorm3d& norm, const Tensor& x) {
+  if (x.rank() == 5) return;
+  const Call call(norm, x);
+  fail<ShapeError>("BatchNorm3d: x has shape ", x.shape(), ", expected [N, C, D, H, W]");
+}
 }  // namespace
 
 Tensor BatchNorm1d::operator()(const Tensor& x) const {
@@ -142,6 +147,14 @@ Tensor BatchNorm2d::operator()(const Tensor& x) const {
 }
 Tensor BatchNorm2d::relu(const Tensor& x, const Tensor& residual) const {
   check_images(*this, x);
+  return normalise_relu(x, residual);
+}
+Tensor BatchNorm3d::operator()(const Tensor& x) const {
+  check_volumes(*this, x);
+  return normalise(x);
+}
+Tensor BatchNorm3d::relu(const Tensor& x, const Tensor& residual) const {
+  check_volumes(*this, x);
   return normalise_relu(x, residual);
 }
 
@@ -192,16 +205,21 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
   return call.gives(group_norm(x, options.groups, weight, bias, options.eps));
 }
 
-InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options given)
+InstanceNorm::InstanceNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()) {}
-Tensor InstanceNorm2d::operator()(const Tensor& x) const {
+Tensor InstanceNorm::normalise(const Tensor& x, const char* layer, int rank, const char* shape) const {
   const Call call(*this, x);
-  if (x.rank() != 4) fail<ShapeError>("InstanceNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
-  check_channels("InstanceNorm2d", x, options.features);
+  if (x.rank() != rank) fail<ShapeError>(layer, ": x has shape ", x.shape(), ", expected ", shape);
+  check_channels(layer, x, options.features);
   return call.gives(group_norm(x, options.features, weight, bias, options.eps));
+}
+Tensor InstanceNorm1d::operator()(const Tensor& x) const { return normalise(x, "InstanceNorm1d", 3, "[N, C, L]"); }
+Tensor InstanceNorm2d::operator()(const Tensor& x) const { return normalise(x, "InstanceNorm2d", 4, "[N, C, H, W]"); }
+Tensor InstanceNorm3d::operator()(const Tensor& x) const {
+  return normalise(x, "InstanceNorm3d", 5, "[N, C, D, H, W]");
 }
 
 }  // namespace levin::nn

@@ -12,11 +12,20 @@
 
 namespace levin {
 
-// ---- Convolution and pooling over [N, C, H, W] (2d) and [N, C, L] (1d); PyTorch also takes them without N.
+struct ValuesIndices;  // levin/ops.h
+
+// ---- Convolution and pooling over [N, C, L] (1d), [N, C, H, W] (2d) and [N, C, D, H, W] (3d); PyTorch also takes them
+// without N.
+
+// The zeros around the image of a convolution. given: `padding` on both sides. same: as many as give the result the
+// size of x, dilation (kernel - 1) along an axis, of an odd number the larger half at the end; PyTorch's
+// padding="same". It needs stride 1 and padding 0 (ShapeError).
+enum class PaddingRule : std::uint8_t { given, same };
 
 struct ConvOptions {
   std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};  // along height and width
   std::int64_t groups = 1;  // divides the channels: out / groups outputs see in / groups inputs each
+  PaddingRule padding_rule = PaddingRule::given;
 };
 
 // y[n, o, p, q] = bias[o] + sum over c, i, j of weight[o, c, i, j] x[n, c, p sH - padH + i dH, q sW - padW + j dW], x
@@ -35,11 +44,24 @@ struct ConvOptions {
 
 struct ConvOptions1d {
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  PaddingRule padding_rule = PaddingRule::given;
 };
 
 // conv2d of images of height 1: x [N, in, L], weight [out, in / groups, k], bias [out] or undefined -> [N, out, L'].
 [[nodiscard]] LEVIN_API Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions1d& options = {});
+
+struct ConvOptions3d {
+  std::array<std::int64_t, 3> stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1};  // along depth, height and width
+  std::int64_t groups = 1;
+  PaddingRule padding_rule = PaddingRule::given;
+};
+
+// The formula of conv2d with a third axis, depth: x [N, in, D, H, W], weight [out, in / groups, kD, kH, kW], bias [out]
+// or undefined -> [N, out, D', H', W']. It is one conv2d of N D' images, whose channels are the slices that a window
+// sees: kD copies of x are in memory. ShapeError for an empty D, H or W.
+[[nodiscard]] LEVIN_API Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                                      const ConvOptions3d& options = {});
 
 struct ConvTransposeOptions {
   // output_padding: rows and columns more at the end, fewer than the stride or the dilation.
@@ -52,6 +74,22 @@ struct ConvTransposeOptions {
 // [out] or undefined.
 [[nodiscard]] LEVIN_API Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                                 const ConvTransposeOptions& options = {});
+
+struct ConvTransposeOptions1d {
+  std::int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+};
+struct ConvTransposeOptions3d {
+  std::array<std::int64_t, 3> stride{1, 1, 1}, padding{0, 0, 0}, output_padding{0, 0, 0}, dilation{1, 1, 1};
+  std::int64_t groups = 1;
+};
+
+// The same of conv1d and conv3d: x [N, in, L], weight [in, out / groups, k] -> [N, out, L'], and x [N, in, D, H, W],
+// weight [in, out / groups, kD, kH, kW] -> [N, out, D', H', W']. In 16 bits the 3d one rounds each slice before it adds
+// the slices.
+[[nodiscard]] LEVIN_API Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                                                const ConvTransposeOptions1d& options = {});
+[[nodiscard]] LEVIN_API Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                                                const ConvTransposeOptions3d& options = {});
 
 struct PoolOptions {
   std::array<std::int64_t, 2> kernel{2, 2};
@@ -73,6 +111,69 @@ struct PoolOptions {
 // likewise.
 [[nodiscard]] LEVIN_API Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 [[nodiscard]] LEVIN_API Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
+
+struct PoolOptions1d {  // as PoolOptions
+  std::int64_t kernel = 2;
+  std::optional<std::int64_t> stride = {};
+  std::int64_t padding = 0;
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+};
+struct PoolOptions3d {  // as PoolOptions, along depth, height and width
+  std::array<std::int64_t, 3> kernel{2, 2, 2};
+  std::optional<std::array<std::int64_t, 3>> stride = {};
+  std::array<std::int64_t, 3> padding{0, 0, 0};
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+};
+
+// The same of x [N, C, L] and of x [N, C, D, H, W]. A window of a volume is pooled along height and width and then along
+// depth: in 16 bits a mean is rounded twice.
+[[nodiscard]] LEVIN_API Tensor max_pool1d(const Tensor& x, const PoolOptions1d& options);
+[[nodiscard]] LEVIN_API Tensor max_pool1d(const Tensor& x, std::int64_t kernel);
+[[nodiscard]] LEVIN_API Tensor avg_pool1d(const Tensor& x, const PoolOptions1d& options);
+[[nodiscard]] LEVIN_API Tensor avg_pool1d(const Tensor& x, std::int64_t kernel);
+[[nodiscard]] LEVIN_API Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output);
+[[nodiscard]] LEVIN_API Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t output);
+[[nodiscard]] LEVIN_API Tensor max_pool3d(const Tensor& x, const PoolOptions3d& options);
+[[nodiscard]] LEVIN_API Tensor max_pool3d(const Tensor& x, std::int64_t kernel);
+[[nodiscard]] LEVIN_API Tensor avg_pool3d(const Tensor& x, const PoolOptions3d& options);
+[[nodiscard]] LEVIN_API Tensor avg_pool3d(const Tensor& x, std::int64_t kernel);
+[[nodiscard]] LEVIN_API Tensor adaptive_avg_pool3d(const Tensor& x, std::array<std::int64_t, 3> output);
+[[nodiscard]] LEVIN_API Tensor adaptive_max_pool3d(const Tensor& x, std::array<std::int64_t, 3> output);
+
+// max_pool2d, and i64 of its shape: where each element stands in its plane of x, row * W + column. PyTorch's
+// max_pool2d(return_indices=True).
+[[nodiscard]] LEVIN_API ValuesIndices max_pool2d_with_indices(const Tensor& x, const PoolOptions& options);
+
+struct MaxUnpoolOptions {
+  std::array<std::int64_t, 2> kernel{2, 2};
+  std::optional<std::array<std::int64_t, 2>> stride = {};  // default: the kernel
+  std::array<std::int64_t, 2> padding{0, 0};
+  // The images' size before they were pooled. Default: (H - 1) stride - 2 padding + kernel; another one differs from
+  // that by less than the stride.
+  std::optional<std::array<std::int64_t, 2>> output_size = {};
+};
+
+// The elements of x [N, C, H, W] at the places `indices`, i64 of x's shape, of planes [N, C, H', W'] of zeros; every dtype. Of
+// equal places the last one wins and gets the gradient (PyTorch: each gets it). IndexError for a place outside of the plane.
+[[nodiscard]] LEVIN_API Tensor max_unpool2d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions& options);
+
+// (sum of x^p)^(1/p) over each window; p in (0, inf). A window that ceil_mode cut off counts as if it had
+// the whole kernel's elements, with the mean of those that it sees. NaN where the sum is negative; the derivative is 0
+// where the sum is 0 (PyTorch's is NaN). Computes 16-bit numbers in f32. Throws ConfigError for another p or a padding.
+[[nodiscard]] LEVIN_API Tensor lp_pool2d(const Tensor& x, double p, const PoolOptions& options);
+
+// ---- Pixels and channels change places; copies of every dtype.
+
+// x [..., C r^2, H, W] -> [..., C, H r, W r], r = upscale_factor from 1 on: y[c, h r + i, w r + j] = x[c r^2 + i r + j,
+// h, w]. pixel_unshuffle is the inverse: [..., C, H r, W r] -> [..., C r^2, H, W]. Shi et al., 2016.
+[[nodiscard]] LEVIN_API Tensor pixel_shuffle(const Tensor& x, std::int64_t upscale_factor);
+[[nodiscard]] LEVIN_API Tensor pixel_unshuffle(const Tensor& x, std::int64_t downscale_factor);
+
+// x [N, C, ...]: the first channel of each group, then the second of each, and so on: y[n, k groups + g] = x[n, g C /
+// groups + k]. `groups` divides C. Zhang et al., 2017.
+[[nodiscard]] LEVIN_API Tensor channel_shuffle(const Tensor& x, std::int64_t groups);
 
 // ---- Windows of images as columns: PyTorch's F.unfold and F.fold. Along each axis there are
 // (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1 windows; L is their number, pH * pW. Limits are
@@ -233,6 +334,14 @@ struct RunningStatistics {
 // For training: elements become 0 with probability p, the others are divided by 1 - p. The mask follows x's memory.
 // 0 <= p <= 1; x itself for p = 0. Srivastava et al., 2014.
 [[nodiscard]] LEVIN_API Tensor dropout(const Tensor& x, double p, Generator& generator);
+
+// The same of whole channels: x [N, C, ...], each x[n, c] becomes 0 or is divided by 1 - p as a whole. PyTorch's
+// dropout1d, dropout2d and dropout3d. Tompson et al., 2015.
+[[nodiscard]] LEVIN_API Tensor feature_dropout(const Tensor& x, double p, Generator& generator);
+
+// For training with SELU: elements become its limit -1.7581 with probability p, then all are scaled and shifted such
+// that mean 0 and variance 1 stay. 0 <= p <= 1; zeros for p = 1. Klambauer et al., 2017.
+[[nodiscard]] LEVIN_API Tensor alpha_dropout(const Tensor& x, double p, Generator& generator);
 
 // yes: row i of L sees columns 0 to i of S.
 enum class Causal : bool { no, yes };

@@ -14,6 +14,7 @@
 #include "levin/nn/call.h"
 #include "levin/nn/checkpoint_policy.h"
 #include "levin/nn/graph.h"
+#include "levin/nn/image_layers.h"
 #include "levin/nn/init.h"
 #include "levin/nn/layers.h"
 #include "levin/nn/module.h"

@@ -599,11 +599,14 @@ struct UniqueResult {
 // How often 0, 1, 2, ... stand in index [n]: i64 [max(minlength, largest index + 1)].
 [[nodiscard]] LEVIN_API Tensor bincount(const Tensor& index, std::int64_t minlength = 0);
 
-// What stands in the padding: a number; the elements mirrored at the edge, which is not repeated; the edge.
-enum class PadMode : std::uint8_t { constant, reflect, replicate };
+
+// What stands in the padding: a number; the elements mirrored at the edge, which is not repeated; the edge; the elements
+// at the other end.
+enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 
 // pads: {last_before, last_after, previous_before, ...}, as PyTorch's F.pad; every dtype. With a number negative pads
-// crop. With a mode pads are not negative, and for reflect smaller than the dimension; PadMode::constant pads with 0.
+// crop. With a mode pads are not negative, for reflect smaller than the dimension, and for circular not larger;
+// PadMode::constant pads with 0.
 [[nodiscard]] LEVIN_API Tensor pad(const Tensor& x, Dims pads, Scalar value = 0);
 [[nodiscard]] LEVIN_API Tensor pad(const Tensor& x, Dims pads, PadMode mode);
 

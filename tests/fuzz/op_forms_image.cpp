@@ -9,6 +9,37 @@ ConvOptions conv_options(Chooser& c) {
   ConvOptions o;
   if (c.one_in(2)) o = {.stride = c.positive_pair(), .padding = c.pair(), .dilation = c.positive_pair()};
   if (c.one_in(4)) o.groups = c.integer();
+  if (c.one_in(6)) o.padding_rule = PaddingRule::same;
+  return o;
+}
+
+// A volume's values along its axes.
+std::array<std::int64_t, 3> triple(Chooser& c) {
+  const std::int64_t first = c.integer();
+  const std::array<std::int64_t, 2> rest = c.pair();
+  return {first, rest[0], rest[1]};
+}
+std::array<std::int64_t, 3> positive_triple(Chooser& c) {
+  if (c.one_in(8)) return triple(c);
+  const std::int64_t first = small(c);
+  const std::array<std::int64_t, 2> rest = c.positive_pair();
+  return {first, rest[0], rest[1]};
+}
+
+PoolOptions1d pool_options_1d(Chooser& c) {
+  PoolOptions1d o{.kernel = small(c)};
+  if (c.one_in(2)) o.stride = c.integer();
+  if (c.one_in(3)) o.padding = c.integer();
+  o.ceil_mode = c.one_in(3);
+  o.count_include_pad = !c.one_in(3);
+  return o;
+}
+PoolOptions3d pool_options_3d(Chooser& c) {
+  PoolOptions3d o{.kernel = positive_triple(c)};
+  if (c.one_in(2)) o.stride = positive_triple(c);
+  if (c.one_in(3)) o.padding = triple(c);
+  o.ceil_mode = c.one_in(3);
+  o.count_include_pad = !c.one_in(3);
   return o;
 }
 
@@ -61,6 +92,14 @@ Tensor images(Chooser& c, Pool& p) {
 
 Tensor numbers(Chooser& c, Pool& p, const Tensor& x, const Shape& each, DType dtype) {
   return c.one_in(6) ? p.any() : p.of(each.inserted(0, x.size(0)), dtype);
+}
+
+// Sequences and volumes, or any tensor.
+Tensor sequences(Chooser& c, Pool& p) {
+  return c.one_in(6) ? p.any() : p.of({c.size(), small(c), c.size()}, c.dtype());
+}
+Tensor volumes(Chooser& c, Pool& p) {
+  return c.one_in(6) ? p.any() : p.of({small(c), small(c), c.size(), small(c) + 1, small(c) + 1}, c.dtype());
 }
 
 Generator generator(Chooser& c) { return Generator(c.byte()); }
@@ -151,6 +190,97 @@ constexpr Form kForms[] = {
        const Shape size{n, small(c), c.size(), c.size()};
        return Tensors{affine_grid(theta, size, c.one_in(3) ? AlignCorners::yes : AlignCorners::no)};
      }},
+    {"conv3d",
+     [](Chooser& c, Pool& p) {
+       if (c.one_in(6)) return Tensors{conv3d(p.any(), p.any(), p.optional())};
+       const std::int64_t in = small(c), out = small(c);
+       const DType dtype = c.dtype();
+       const Tensor x = p.of({small(c), in, c.size() + 1, small(c) + 1, small(c) + 1}, dtype);
+       const Tensor w = p.of({out, in, small(c), small(c), small(c)}, dtype);
+       ConvOptions3d o;
+       if (c.one_in(2)) o = {.stride = positive_triple(c), .padding = triple(c), .dilation = positive_triple(c)};
+       if (c.one_in(4)) o.groups = c.integer();
+       if (c.one_in(4)) o.padding_rule = PaddingRule::same;
+       return Tensors{conv3d(x, w, c.one_in(2) ? p.of({out}, dtype) : p.optional(), o)};
+     }},
+    {"conv_transpose1d",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t in = small(c);
+       const DType dtype = c.dtype();
+       const Tensor x = c.one_in(4) ? p.any() : p.of({c.size(), in, c.size()}, dtype);
+       const Tensor w = c.one_in(4) ? p.any() : p.of({in, small(c), small(c)}, dtype);
+       ConvTransposeOptions1d o;
+       if (c.one_in(2)) o = {.stride = small(c), .padding = c.integer(), .output_padding = c.integer()};
+       if (c.one_in(4)) o.dilation = c.integer();
+       if (c.one_in(4)) o.groups = c.integer();
+       return Tensors{conv_transpose1d(x, w, p.optional(), o)};
+     }},
+    {"conv_transpose3d",
+     [](Chooser& c, Pool& p) {
+       if (c.one_in(6)) return Tensors{conv_transpose3d(p.any(), p.any(), p.optional())};
+       const std::int64_t in = small(c), out = small(c);
+       const DType dtype = c.dtype();
+       const Tensor x = p.of({small(c), in, c.size(), small(c), small(c)}, dtype);
+       const Tensor w = p.of({in, out, small(c), small(c), small(c)}, dtype);
+       ConvTransposeOptions3d o;
+       if (c.one_in(2)) o = {.stride = positive_triple(c), .padding = triple(c), .output_padding = triple(c)};
+       if (c.one_in(4)) o.dilation = positive_triple(c);
+       if (c.one_in(4)) o.groups = c.integer();
+       return Tensors{conv_transpose3d(x, w, c.one_in(2) ? p.of({out}, dtype) : p.optional(), o)};
+     }},
+    {"max_pool1d and avg_pool1d",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = sequences(c, p);
+       const PoolOptions1d o = pool_options_1d(c);
+       return Tensors{c.one_in(2) ? max_pool1d(x, o) : avg_pool1d(x, o)};
+     }},
+    {"adaptive pools of sequences and volumes",
+     [](Chooser& c, Pool& p) {
+       if (c.one_in(2)) {
+         const Tensor x = sequences(c, p);
+         const std::int64_t output = c.integer();
+         return Tensors{c.one_in(2) ? adaptive_max_pool1d(x, output) : adaptive_avg_pool1d(x, output)};
+       }
+       const Tensor x = volumes(c, p);
+       const std::array<std::int64_t, 3> output = triple(c);
+       return Tensors{c.one_in(2) ? adaptive_max_pool3d(x, output) : adaptive_avg_pool3d(x, output)};
+     }},
+    {"max_pool3d and avg_pool3d",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = volumes(c, p);
+       const PoolOptions3d o = pool_options_3d(c);
+       return Tensors{c.one_in(2) ? max_pool3d(x, o) : avg_pool3d(x, o)};
+     }},
+    {"max_pool2d_with_indices and max_unpool2d",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = image_and_kernel(c, p, false)[0];
+       const PoolOptions o = pool_options(c);
+       const ValuesIndices y = max_pool2d_with_indices(x, o);
+       MaxUnpoolOptions back{.kernel = o.kernel, .stride = o.stride, .padding = o.padding};
+       if (c.one_in(2)) back.output_size = std::array{x.size(2), x.size(3)};
+       if (c.one_in(4)) back.output_size = c.pair();
+       return Tensors{y.values, max_unpool2d(y.values, c.one_in(8) ? p.index() : y.indices, back)};
+     }},
+    {"lp_pool2d",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = image_and_kernel(c, p, false)[0];
+       const double order = c.one_in(2) ? 2 : c.real();
+       return Tensors{lp_pool2d(x, order, pool_options(c))};
+     }},
+    {"pixel_shuffle, pixel_unshuffle and channel_shuffle",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = images(c, p);
+       const std::int64_t n = c.integer();
+       if (c.one_in(3)) return Tensors{channel_shuffle(x, n)};
+       return Tensors{c.one_in(2) ? pixel_shuffle(x, n) : pixel_unshuffle(x, n)};
+     }},
+    {"feature_dropout and alpha_dropout",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = images(c, p);
+       const double rate = c.one_in(4) ? c.real() : 0.25;
+       Generator g = generator(c);
+       return Tensors{c.one_in(2) ? feature_dropout(x, rate, g) : alpha_dropout(x, rate, g)};
+     }},
     // Augmentations
     {"augment::crop",
      [](Chooser& c, Pool& p) {
@@ -189,7 +319,7 @@ constexpr Form kForms[] = {
        const Tensor x = images(c, p);
        augment::RandomCropOptions o{.padding = c.pair()};
        if (c.one_in(2)) o.size = c.positive_pair();
-       o.mode = c.choice<PadMode>(3);
+       o.mode = c.choice<PadMode>(4);
        if (c.one_in(4)) o.fill = c.scalar();
        Generator g = generator(c);
        return Tensors{augment::random_crop(x, o, g)};

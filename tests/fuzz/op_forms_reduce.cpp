@@ -130,7 +130,7 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        const Dims pads = c.dims();
-       return Tensors{c.one_in(2) ? pad(x, pads, c.scalar()) : pad(x, pads, c.choice<PadMode>(3))};
+       return Tensors{c.one_in(2) ? pad(x, pads, c.scalar()) : pad(x, pads, c.choice<PadMode>(4))};
      }},
     {"flip", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(flip, p.any(), c.dims())}; }},
     {"roll",

@@ -207,10 +207,12 @@ Tensor index_of(const OpInfo& info, std::int64_t n, Device device, const F& of) 
 // The index that element i of a padded dimension reads; the dimension has n elements and `before` more in front.
 struct PadSource {
   std::int64_t n, before;
-  bool reflect;
+  PadMode mode;
   LEVIN_HD std::int64_t operator()(std::int64_t at) const {
-    const std::int64_t k = at - before, nearest = k < 0 ? 0 : k < n ? k : n - 1;
-    return reflect ? 2 * nearest - k : nearest;
+    const std::int64_t k = at - before;
+    if (mode == PadMode::circular) return k < 0 ? k + n : k < n ? k : k - n;
+    const std::int64_t nearest = k < 0 ? 0 : k < n ? k : n - 1;
+    return mode == PadMode::reflect ? 2 * nearest - k : nearest;
   }
 };
 
@@ -271,7 +273,6 @@ Tensor pad(const Tensor& x, Dims pads, Scalar value) {
 
 Tensor pad(const Tensor& x, Dims pads, PadMode mode) {
   if (mode == PadMode::constant) return pad(x, pads, Scalar(0));
-  const bool reflect = mode == PadMode::reflect;
   const Pads p(x, pads);
   for (int d = 0; d < x.rank(); ++d) {
     const auto i = static_cast<std::size_t>(d);
@@ -281,9 +282,11 @@ Tensor pad(const Tensor& x, Dims pads, PadMode mode) {
       fail<ShapeError>("pad: pads ", p.before[i], " and ", p.after[i], " of dimension ", d,
                        " must not be negative in this mode; crop with PadMode::constant or narrow");
     }
-    if (high > 0 && (reflect ? high >= n : n == 0)) {
+    // Reflection does not repeat the edge, and a pad wraps around once.
+    const std::int64_t above = mode == PadMode::reflect ? high : mode == PadMode::circular ? high - 1 : 0;
+    if (high > 0 && n <= above) {
       fail<ShapeError>("pad: dimension ", d, " of x ", x.shape(), " is too small for pads ", p.before[i], " and ",
-                       p.after[i], ", expected size above ", reflect ? high : 0);
+                       p.after[i], ", expected size above ", above);
     }
   }
   Shape out = x.shape();  // checked as a whole before any work
@@ -295,7 +298,7 @@ Tensor pad(const Tensor& x, Dims pads, PadMode mode) {
   for (int d = 0; d < x.rank(); ++d) {
     const std::int64_t n = x.shape()[d], before = p.before[static_cast<std::size_t>(d)];
     if (out[d] == n) continue;
-    y = index_select(y, d, index_of(Pad::info, out[d], x.device(), PadSource{n, before, reflect}));
+    y = index_select(y, d, index_of(Pad::info, out[d], x.device(), PadSource{n, before, mode}));
   }
   return y.impl() == x.impl() ? x.clone() : y;
 }

@@ -126,6 +126,7 @@ LEVIN_OP_CASE(pad) {
           for (std::size_t d = 0; d < at.size(); ++d) {
             const std::int64_t n = x[static_cast<int>(d)];
             from[d] -= before[d];
+            if (mode == PadMode::circular) from[d] = (from[d] + n) % n;
             if (mode == PadMode::replicate) from[d] = std::clamp<std::int64_t>(from[d], 0, n - 1);
             if (from[d] < 0) from[d] = -from[d];
             if (from[d] >= n) from[d] = 2 * (n - 1) - from[d];
@@ -136,6 +137,9 @@ LEVIN_OP_CASE(pad) {
   border({3, 4}, {2, 3, 1, 2}, PadMode::reflect, {6, 9}, {1, 2});
   border({3, 4}, {2, 5, 4, 0}, PadMode::replicate, {7, 11}, {4, 2});
   border({1}, {1, 1}, PadMode::replicate, {3}, {1});
+  border({3, 4}, {4, 3, 1, 3}, PadMode::circular, {7, 11}, {1, 4});
+  border({1}, {1, 1}, PadMode::circular, {3}, {1});
+  border({0, 2}, {1, 0}, PadMode::circular, {0, 3}, {0, 1});
   c.errors.push_back({"odd", [] { (void)pad(zeros({2}, cpu), {1}); }, throws<ShapeError>, "pad: 1 numbers are given"});
   c.errors.push_back({"many",
                       [] {
@@ -166,6 +170,17 @@ LEVIN_OP_CASE(pad) {
   c.errors.push_back({"replicate",
                       [] {
                         (void)pad(zeros({0}, cpu), {1, 0}, PadMode::replicate);
+                      },
+                      throws<ShapeError>, "pad: dimension 0 of x [0] is too small"});
+  c.errors.push_back({"circular",
+                      [] {
+                        (void)pad(zeros({2}, cpu), {0, 3}, PadMode::circular);
+                      },
+                      throws<ShapeError>,
+                      "pad: dimension 0 of x [2] is too small for pads 0 and 3, expected size above 2"});
+  c.errors.push_back({"circular of nothing",
+                      [] {
+                        (void)pad(zeros({0}, cpu), {0, 1}, PadMode::circular);
                       },
                       throws<ShapeError>, "pad: dimension 0 of x [0] is too small"});
   c.errors.push_back({"negative",

@@ -1,5 +1,6 @@
 // Random tensors and dropout. Each op reserves its counters through reserve_random, so checkpoint() can repeat them. On
 // meta no op draws.
+#include <cmath>
 #include <limits>
 
 #include "autograd/ops/pointwise/pointwise.h"
@@ -184,6 +185,30 @@ Tensor dropout(const Tensor& x, double p, Generator& generator) {
   if (p == 0) return x;
   const RandomRange range = draws(x) ? detail::reserve_random(generator, x.numel(), x.device()) : RandomRange{};
   return apply(Dropout{p, range, x.suggest_memory_format()}, x);
+}
+
+Tensor feature_dropout(const Tensor& x, double p, Generator& generator) {
+  constexpr const char* op = "feature_dropout";
+  check_probability(op, p);
+  check_float({.name = op}, x.device(), x.dtype());
+  if (x.rank() < 2) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, ...]");
+  if (p == 0) return x;
+  Shape channels = x.shape();
+  for (int d = 2; d < x.rank(); ++d) channels = channels.with(d, 1);
+  return x * dropout(ones(channels, x.device(), x.dtype()), p, generator);
+}
+
+Tensor alpha_dropout(const Tensor& x, double p, Generator& generator) {
+  constexpr const char* op = "alpha_dropout";
+  check_probability(op, p);
+  check_float({.name = op}, x.device(), x.dtype());
+  if (p == 0) return x;
+  if (p == 1) return x * 0;
+  const double limit = -1.7580993408473766;  // of SELU: -scale * alpha
+  // Dropped elements are `limit`: the mean is p * limit, the variance (1 - p) (1 + p * limit^2).
+  const double scale = 1 / std::sqrt((1 - p) * (1 + p * limit * limit));
+  const Tensor dropped = eq(bernoulli(full(x.shape(), 1 - p, x.device()), generator), 0);
+  return masked_fill(x, dropped, limit) * scale - p * limit * scale;
 }
 
 }  // namespace levin

@@ -51,6 +51,85 @@ LEVIN_OP_CASE(dropout) {
   return c;
 }
 
+LEVIN_OP_CASE(feature_dropout) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes};
+  for (const Shape& s : {Shape{1, 1}, Shape{0, 3}, Shape{40, 25}, Shape{5, 7, 3}, Shape{2, 30, 2, 3, 2}}) {
+    for (const double p : {0.0, 0.25, 1.0}) {
+      c.samples.push_back({.inputs = {real(s)},
+                           .call =
+                               [p](const Tensors& in) {
+                                 Generator g(3);
+                                 return Tensors{feature_dropout(in[0], p, g)};
+                               },
+                           .reference =
+                               [=](const Tensors& in) {
+                                 Generator g(3);
+                                 Shape channels = s;
+                                 for (int d = 2; d < s.rank(); ++d) channels = channels.with(d, 1);
+                                 const Tensor kept = dropout(ones(channels, cpu, DType::f64), p, g);
+                                 return Tensors{map_reference(in[0], expand(kept, s), [p](double x, double k) {
+                                   return k != 0 ? x / (1 - p) : 0;
+                                 })};
+                               }});
+    }
+  }
+  c.errors.push_back({"rank",
+                      [] {
+                        Generator g(1);
+                        (void)feature_dropout(zeros({2}, cpu), 0.5, g);
+                      },
+                      throws<ShapeError>, "feature_dropout: x has shape [2], expected [N, C, ...]"});
+  c.errors.push_back({"p",
+                      [] {
+                        Generator g(1);
+                        (void)feature_dropout(zeros({2, 2}, cpu), -0.5, g);
+                      },
+                      throws<ConfigError>, "feature_dropout: p is -0.5"});
+  return c;
+}
+
+LEVIN_OP_CASE(alpha_dropout) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8};
+  for (const Shape& s : {Shape{}, Shape{1}, Shape{0, 3}, Shape{3, 5}, Shape{13, 100}}) {
+    for (const double p : {0.0, 0.25, 1.0}) {
+      c.samples.push_back({.inputs = {real(s)},
+                           .call =
+                               [p](const Tensors& in) {
+                                 Generator g(3);
+                                 return Tensors{alpha_dropout(in[0], p, g)};
+                               },
+                           .reference =
+                               [=](const Tensors& in) {
+                                 Generator g(3);
+                                 const Tensor kept = bernoulli(full(s, 1 - p, cpu), g).to(DType::f64);
+                                 return Tensors{map_reference(in[0], kept, [p](double x, double k) {
+                                   if (p == 0 || p == 1) return p == 0 ? x : 0;
+                                   // torch.nn.functional.alpha_dropout: a x + b, x being -1.758 where it drops
+                                   const double limit = 1.0507009873554805 * -1.6732632423543772;
+                                   const double a = std::pow((1 - p) + p * limit * limit * (1 - p), -0.5);
+                                   return a * (k != 0 ? x : limit) - a * limit * p;
+                                 })};
+                               }});
+    }
+  }
+  c.errors.push_back({"p",
+                      [] {
+                        Generator g(1);
+                        (void)alpha_dropout(zeros({2, 2}, cpu), 1.5, g);
+                      },
+                      throws<ConfigError>, "alpha_dropout: p is 1.5"});
+  return c;
+}
+
+TEST_CASE("alpha dropout keeps the mean 0 and the variance 1 of its input") {
+  Generator g(1);
+  const Tensor x = randn({1000000}, g, cpu, DType::f64), y = alpha_dropout(x, 0.3, g);
+  // Deviations of the mean, 1 / sqrt(n), and of the variance, sqrt((kurtosis - 1) / n) with a kurtosis below 4; five
+  // of them.
+  CHECK(std::abs(mean(y).item()) < 5e-3);
+  CHECK(std::abs(var(y).item() - 1) < 9e-3);
+}
+
 LEVIN_OP_CASE(bernoulli) {
   OpCase c{.ops = {"bernoulli"}, .dtypes = kFloatDTypes, .differentiable = false};
   for (const Shape& s : {Shape{}, Shape{1}, Shape{0}, Shape{3, 5}, Shape{40, 1000}}) {

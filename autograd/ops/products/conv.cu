@@ -239,6 +239,23 @@ ConvShape shape_of(const Shape& x, const Shape& w, const std::array<std::int64_t
 // As a row of an image. A transposed sequence would pass for one in channels-last memory, and give such a result.
 Tensor unflat(const Tensor& t) { return unsqueeze(t.contiguous(), 2); }
 
+// The options of PaddingRule::same as numbers for x, which gets a row or a column at the end where its padding is odd.
+Tensor padded_to_same(const char* op, const Tensor& x, const Tensor& weight, ConvOptions& o) {
+  std::array<std::int64_t, 2> more{};
+  for (int d = 0; d < 2; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    if (o.stride[i] != 1 || o.padding[i] != 0) {
+      fail<ShapeError>(op, ": stride is ", o.stride[i], " and padding ", o.padding[i], " along dimension ", 2 + d,
+                       ", expected 1 and 0 with PaddingRule::same");
+    }
+    const std::int64_t total = reach_of(weight.shape()[2 + d], o.dilation[i]) - 1;
+    o.padding[i] = total / 2;
+    more[i] = total % 2;
+  }
+  o.padding_rule = PaddingRule::given;
+  return more[0] + more[1] > 0 ? pad(x, {0, more[1], 0, more[0]}) : x;
+}
+
 }  // namespace
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& o) {
@@ -256,6 +273,11 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                      ", kH, kW] for x ", x.shape(), " and ", o.groups, " groups");
   }
   check_bias("conv2d", bias, filters);
+  if (o.padding_rule == PaddingRule::same) {
+    ConvOptions given = o;
+    const Tensor padded = padded_to_same("conv2d", x, weight, given);
+    return conv2d(padded, weight, bias, given);
+  }
   check_windows("conv2d", x.shape(), {weight.shape()[2], weight.shape()[3]}, o.padding, o.dilation);
   const ConvShape s = shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups);
   return conv_forward(x, weight, bias, {s, x, weight});
@@ -265,10 +287,13 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   if (x.rank() != 3) fail<ShapeError>("conv1d: x has shape ", x.shape(), ", expected [N, C, L]");
   if (weight.rank() != 3)
     fail<ShapeError>("conv1d: weight has shape ", weight.shape(), ", expected [out, in / groups, k]");
-  return squeeze(
-      conv2d(unflat(x), unflat(weight), bias,
-             {.stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups}),
-      2);
+  return squeeze(conv2d(unflat(x), unflat(weight), bias,
+                        {.stride = {1, o.stride},
+                         .padding = {0, o.padding},
+                         .dilation = {1, o.dilation},
+                         .groups = o.groups,
+                         .padding_rule = o.padding_rule}),
+                 2);
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvTransposeOptions& o) {

@@ -112,6 +112,30 @@ LEVIN_OP_CASE(conv2d) {
   add({2, 3, 4, 1}, {2, 3, 1, 1}, {}, true);
   add({0, 2, 3, 3}, {2, 2, 2, 2}, {}, true);
   add({2, 3, 17, 19}, {33, 3, 5, 3}, {.stride = {1, 2}, .padding = {2, 1}}, true);
+  // Of an even kernel the last row or column of the padding is one more.
+  const auto same = [&](Shape x, Shape w, const ConvOptions& o) {
+    c.samples.push_back({.inputs = {real(x, -1, 1), real(w, -1, 1)},
+                         .call =
+                             [o](const Tensors& in) {
+                               ConvOptions rule = o;
+                               rule.padding_rule = PaddingRule::same;
+                               return Tensors{conv2d(in[0], in[1], {}, rule)};
+                             },
+                         .reference =
+                             [o](const Tensors& in) {
+                               std::array<std::int64_t, 4> all{};
+                               for (std::size_t d = 0; d < 2; ++d) {
+                                 const std::int64_t total = o.dilation[d] * (in[1].size(2 + int(d)) - 1);
+                                 all[2 - 2 * d] = total / 2;
+                                 all[3 - 2 * d] = (total + 1) / 2;
+                               }
+                               const Tensor padded = pad(in[0], Dims(std::span<const std::int64_t>(all)));
+                               return Tensors{conv_reference(padded, in[1], {}, o)};
+                             }});
+  };
+  same({1, 2, 4, 5}, {2, 2, 3, 3}, {});
+  same({2, 2, 4, 5}, {2, 1, 2, 4}, {.groups = 2});
+  same({1, 1, 3, 6}, {1, 1, 4, 2}, {.dilation = {3, 1}});
   c.errors.push_back({"rank",
                       [] {
                         (void)conv2d(zeros({3, 3}, cpu), zeros({1, 1, 1, 1}, cpu));
@@ -147,6 +171,18 @@ LEVIN_OP_CASE(conv2d) {
                         (void)conv2d(image(), zeros({2, 4, 3, 3}, cpu), {}, {.padding = {std::int64_t{1} << 62, 0}});
                       },
                       throws<ShapeError>, "conv2d: padding is"});
+  c.errors.push_back(
+      {"same size with a stride",
+       [] {
+         (void)conv2d(image(), zeros({2, 4, 3, 3}, cpu), {}, {.stride = {1, 2}, .padding_rule = PaddingRule::same});
+       },
+       throws<ShapeError>, "conv2d: stride is 2 and padding 0 along dimension 3, expected 1 and 0"});
+  c.errors.push_back(
+      {"same size with a padding",
+       [] {
+         (void)conv2d(image(), zeros({2, 4, 3, 3}, cpu), {}, {.padding = {1, 1}, .padding_rule = PaddingRule::same});
+       },
+       throws<ShapeError>, "conv2d: stride is 1 and padding 1 along dimension 2, expected 1 and 0"});
   c.errors.push_back({"padded image",
                       [] {
                         constexpr std::int64_t far = std::int64_t{1} << 31;
@@ -179,6 +215,14 @@ LEVIN_OP_CASE(conv1d) {
                    2)};
              }});
   }
+  c.samples.push_back(
+      {.inputs = {real({2, 2, 5}, -1, 1), real({3, 2, 4}, -1, 1)},
+       .call = [](const Tensors& in) { return Tensors{conv1d(in[0], in[1], {}, {.padding_rule = PaddingRule::same})}; },
+       .reference =
+           [](const Tensors& in) {
+             const Tensor x = unsqueeze(pad(in[0], {1, 2}), 2);
+             return Tensors{squeeze(conv_reference(x, unsqueeze(in[1], 2), {}, {}), 2)};
+           }});
   c.errors.push_back({"rank",
                       [] {
                         (void)conv1d(zeros({3, 3}, cpu), zeros({1, 1, 1}, cpu));

@@ -3,6 +3,7 @@
 #include "kernels/conv/pool.cuh"
 
 #include "autograd/op_table.h"
+#include "autograd/ops/reduce/pool_parts.h"
 #include "kernels/conv/pool_channels_last.cuh"
 #include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
@@ -41,9 +42,8 @@ Tensor fill(const OpInfo& info, const Tensor& x_, const Shape& out, MemoryFormat
 struct MaxPool {
   static constexpr OpInfo info{.name = "max_pool2d"};
   Windows at;
-  Stash index{};  // i32 [out]
+  Stash index;  // i32 [out], which forward fills
   Tensor forward(const Tensor& x_) {
-    index = empty(at.out, x_.device(), DType::i32, at.format);
     return fill(info, x_, at.out, at.format, [&](const auto& on, const auto* x, auto* y) {
       auto* const places = ptr<std::int32_t>(index);
       if (at.channels_last())
@@ -129,6 +129,11 @@ Tensor max_pool_scatter(const Tensor& gy, const Tensor& index, const Windows& at
 Tensor max_pool_gather(const Tensor& x, const Tensor& index, const Windows& at) {
   return apply(MaxPoolGather{at, index}, x);
 }
+ValuesIndices max_pool(const Tensor& x, const Windows& at) {
+  const Tensor index = empty(at.out, x.device(), DType::i32, at.format);
+  const Tensor y = apply(MaxPool{at, index}, x);
+  return {y, index};
+}
 Tensor avg_pool(const Tensor& x, const Windows& at) { return apply(AvgPool{at}, x); }
 Tensor avg_pool_backward(const Tensor& gy, const Windows& at) { return apply(AvgPoolBackward{at}, gy); }
 
@@ -143,18 +148,8 @@ PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
   const auto i = static_cast<std::size_t>(d);
   const std::int64_t kernel = o.kernel[i], stride = o.stride ? (*o.stride)[i] : kernel, padding = o.padding[i],
                      in = x.shape()[2 + d];
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  if (kernel < 1 || kernel > kMost) fail<ShapeError>(op, ": kernel is ", kernel, ", expected 1 to 2^30");
-  if (stride < 1 || stride > kMost) fail<ShapeError>(op, ": stride is ", stride, ", expected 1 to 2^30");
-  if (padding < 0 || padding > kernel / 2)
-    fail<ShapeError>(op, ": padding is ", padding, ", expected 0 to half the kernel ", kernel);
-  // With padding a window may contain no element.
-  if (in < 1) fail<ShapeError>(op, ": dimension ", 2 + d, " of x ", x.shape(), " is empty, expected 1 or more");
+  check_pool_axis(op, x.shape(), 2 + d, kernel, stride, padding);
   const std::int64_t room = in + 2 * padding - kernel;
-  if (room < 0) {
-    fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", 2 + d, ", x of shape ", x.shape(), " has ",
-                     in + 2 * padding, " with padding; use a smaller kernel or pad more");
-  }
   std::int64_t out = (o.ceil_mode ? (room + stride - 1) / stride : room / stride) + 1;
   if (o.ceil_mode && (out - 1) * stride >= in + padding) --out;  // the last window must see something
   return {.in = in,
@@ -189,7 +184,11 @@ Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
-  return apply(MaxPool{windows("max_pool2d", x, options)}, x);
+  return max_pool(x, windows("max_pool2d", x, options)).values;
+}
+ValuesIndices max_pool2d_with_indices(const Tensor& x, const PoolOptions& options) {
+  const auto [y, index] = max_pool(x, windows("max_pool2d_with_indices", x, options));
+  return {y, cast(index, DType::i64)};
 }
 Tensor max_pool2d(const Tensor& x, std::int64_t kernel) {
   return max_pool2d(x, PoolOptions{.kernel = {kernel, kernel}});
@@ -204,7 +203,7 @@ Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output) 
   return avg_pool(x, adaptive_windows("adaptive_avg_pool2d", x, output));
 }
 Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output) {
-  return apply(MaxPool{adaptive_windows("adaptive_max_pool2d", x, output)}, x);
+  return max_pool(x, adaptive_windows("adaptive_max_pool2d", x, output)).values;
 }
 
 }  // namespace levin

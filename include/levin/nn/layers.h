@@ -67,11 +67,13 @@ class LEVIN_API LinearCrossEntropyLoss : public Module {
 };
 
 // Sizes of all convolutions: channels in and out, both divisible by groups, and windows as in ConvOptions
-// (levin/layer_ops.h).
+// (levin/layer_ops.h). padding_mode says what stands in the padding, by levin::pad; constant is 0, PyTorch's "zeros".
 struct Conv1dOptions {
   std::int64_t in = 0, out = 0, kernel = 0;
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
   bool bias = true;
+  PaddingRule padding_rule = PaddingRule::given;  // same: with stride 1 and padding 0
+  PadMode padding_mode = PadMode::constant;
 };
 // conv1d: [N, in, L] -> [N, out, L'], L' = (L + 2 padding - dilation (kernel - 1) - 1) / stride + 1. weight
 // [out, in / groups, kernel], bias [out].
@@ -91,6 +93,8 @@ struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
+  PaddingRule padding_rule = PaddingRule::given;  // as in Conv1dOptions
+  PadMode padding_mode = PadMode::constant;
 };
 // conv2d: [N, in, H, W] -> [N, out, H', W'], H' and W' as L' of Conv1d. weight [out, in / groups, kH, kW], bias [out].
 class LEVIN_API Conv2d : public Module {
@@ -172,6 +176,14 @@ class LEVIN_API BatchNorm2d : public BatchNorm {
   Tensor relu(const Tensor& x, const Tensor& residual = {}) const;
 };
 
+// x [N, C, D, H, W].
+class LEVIN_API BatchNorm3d : public BatchNorm {
+ public:
+  BatchNorm3d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+  Tensor relu(const Tensor& x, const Tensor& residual = {}) const;
+};
+
 struct LayerNormOptions {
   Dims shape;  // the last dimensions of x, or one number
   double eps = 1e-5;
@@ -224,20 +236,39 @@ class LEVIN_API GroupNorm : public Module {
   Parameter weight, bias;
 };
 
-struct InstanceNorm2dOptions {
+struct InstanceNormOptions {
   std::int64_t features = 0;
   double eps = 1e-5;
   bool affine = false;  // weight and bias [features], ones and zeros at first
 };
-// GroupNorm with one channel a group; x [N, C, H, W]. No running statistics. Ulyanov et al., 2016.
-class LEVIN_API InstanceNorm2d : public Module {
+using InstanceNorm2dOptions = InstanceNormOptions;
+// GroupNorm with one channel a group. No running statistics. Ulyanov et al., 2016.
+class LEVIN_API InstanceNorm : public Module {
  public:
-  using Options = InstanceNorm2dOptions;
-  InstanceNorm2d(Module& parent, std::string_view name, Options options);
-  Tensor operator()(const Tensor& x) const;
+  using Options = InstanceNormOptions;
 
   const Options options;
   Parameter weight, bias;
+
+ protected:
+  InstanceNorm(Module& parent, std::string_view name, Options options);
+  [[nodiscard]] Tensor normalise(const Tensor& x, const char* layer, int rank, const char* shape) const;
+};
+// x [N, C, L], [N, C, H, W] and [N, C, D, H, W]; PyTorch also takes them without N.
+class LEVIN_API InstanceNorm1d : public InstanceNorm {
+ public:
+  InstanceNorm1d(Module& parent, std::string_view name, Options options) : InstanceNorm(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+class LEVIN_API InstanceNorm2d : public InstanceNorm {
+ public:
+  InstanceNorm2d(Module& parent, std::string_view name, Options options) : InstanceNorm(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+class LEVIN_API InstanceNorm3d : public InstanceNorm {
+ public:
+  InstanceNorm3d(Module& parent, std::string_view name, Options options) : InstanceNorm(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
 };
 
 // ---- Dropout, embedding
@@ -251,6 +282,47 @@ class LEVIN_API Dropout : public Module {
  public:
   using Options = DropoutOptions;
   Dropout(Module& parent, std::string_view name, Options options = {});
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+
+ private:
+  mutable ModuleGenerator generator_;
+};
+
+// feature_dropout in training, x itself in evaluation: whole channels of x [N, C, L], [N, C, H, W] and [N, C, D, H, W].
+class LEVIN_API FeatureDropout : public Module {
+ public:
+  using Options = DropoutOptions;
+  const Options options;
+
+ protected:
+  FeatureDropout(Module& parent, std::string_view name, Options options);
+  [[nodiscard]] Tensor drop(const Tensor& x, const char* layer, int rank, const char* shape) const;
+
+ private:
+  mutable ModuleGenerator generator_;
+};
+class LEVIN_API Dropout1d : public FeatureDropout {
+ public:
+  Dropout1d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+class LEVIN_API Dropout2d : public FeatureDropout {
+ public:
+  Dropout2d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+class LEVIN_API Dropout3d : public FeatureDropout {
+ public:
+  Dropout3d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+// alpha_dropout in training, x itself in evaluation.
+class LEVIN_API AlphaDropout : public Module {
+ public:
+  using Options = DropoutOptions;
+  AlphaDropout(Module& parent, std::string_view name, Options options = {});
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -426,6 +498,13 @@ class MaxPool2d : public OpModule<Pool2dOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(max_pool2d(x, pool_options(options))); }
+  // max_pool2d_with_indices, for MaxUnpool2d.
+  [[nodiscard]] ValuesIndices with_indices(const Tensor& x) const {
+    const Call call(*this, x);
+    ValuesIndices y = max_pool2d_with_indices(x, pool_options(options));
+    call.gave(y.values, y.indices);
+    return y;
+  }
 };
 class AvgPool2d : public OpModule<Pool2dOptions> {
  public:
@@ -436,12 +515,19 @@ struct AdaptivePool2dOptions {
   Size2 output = 1;
 };
 LEVIN_API void check_options(const AdaptivePool2dOptions& options);  // throws ConfigError
-// adaptive_avg_pool2d: [N, C, H, W] -> [N, C, output].
+// adaptive_avg_pool2d and adaptive_max_pool2d: [N, C, H, W] -> [N, C, output].
 class AdaptiveAvgPool2d : public OpModule<AdaptivePool2dOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const {
     return Call(*this, x).gives(adaptive_avg_pool2d(x, options.output.array()));
+  }
+};
+class AdaptiveMaxPool2d : public OpModule<AdaptivePool2dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const {
+    return Call(*this, x).gives(adaptive_max_pool2d(x, options.output.array()));
   }
 };
 struct UnfoldOptions {

@@ -1,0 +1,188 @@
+// Pooling of sequences and volumes by that of images, its inverse, and pooling by a norm.
+#include <cmath>
+
+#include "autograd/autocast.h"
+#include "autograd/ops/reduce/pool_parts.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+using Size2 = std::array<std::int64_t, 2>;
+using Size3 = std::array<std::int64_t, 3>;
+
+void check_rank(const char* op, const Tensor& x, int rank, const char* shape) {
+  check_defined(op, x);
+  if (x.rank() != rank) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected ", shape);
+}
+
+// pool of x [N, C, L] as images of one row. A transposed sequence would pass for an image in channels-last memory.
+template <class Pool>
+Tensor by_rows(const char* op, const Tensor& x, const Pool& pool) {
+  check_rank(op, x, 3, "[N, C, L]");
+  return squeeze(pool(unsqueeze(x.contiguous(), 2)), 2);
+}
+
+template <class Pool>
+Tensor pooled_1d(const char* op, const Tensor& x, const PoolOptions1d& o, const Pool& pool) {
+  check_rank(op, x, 3, "[N, C, L]");
+  const std::int64_t stride = o.stride.value_or(o.kernel);
+  check_pool_axis(op, x.shape(), 2, o.kernel, stride, o.padding);
+  return by_rows(op, x, [&](const Tensor& rows) {
+    return pool(rows, PoolOptions{.kernel = {1, o.kernel},
+                                  .stride = Size2{1, stride},
+                                  .padding = {0, o.padding},
+                                  .ceil_mode = o.ceil_mode,
+                                  .count_include_pad = o.count_include_pad});
+  });
+}
+
+// plane of each slice [N, C * D, H, W], then line along the depth [N, C, D, H' * W'].
+template <class Plane, class Line>
+Tensor by_planes(const Tensor& x, const Plane& plane, const Line& line) {
+  const std::int64_t n = x.size(0), c = x.size(1), d = x.size(2);
+  const Tensor y = plane(reshape(x.contiguous(), {n, c * d, x.size(3), x.size(4)}));
+  const std::int64_t h = y.size(2), w = y.size(3);
+  const Tensor z = line(reshape(y, {n, c, d, h * w}));
+  return reshape(z, {n, c, z.size(2), h, w});
+}
+
+template <class Pool>
+Tensor pooled_3d(const char* op, const Tensor& x, const PoolOptions3d& o, const Pool& pool) {
+  check_rank(op, x, 5, "[N, C, D, H, W]");
+  const Size3 stride = o.stride.value_or(o.kernel);
+  for (std::size_t i = 0; i < 3; ++i)
+    check_pool_axis(op, x.shape(), 2 + static_cast<int>(i), o.kernel[i], stride[i], o.padding[i]);
+  const auto along = [&](Size2 kernel, Size2 strides, Size2 padding) {
+    return [=, &o, &pool](const Tensor& t) {
+      return pool(t, PoolOptions{.kernel = kernel,
+                                 .stride = strides,
+                                 .padding = padding,
+                                 .ceil_mode = o.ceil_mode,
+                                 .count_include_pad = o.count_include_pad});
+    };
+  };
+  return by_planes(x, along({o.kernel[1], o.kernel[2]}, {stride[1], stride[2]}, {o.padding[1], o.padding[2]}),
+                   along({o.kernel[0], 1}, {stride[0], 1}, {o.padding[0], 0}));
+}
+
+template <class Pool>
+Tensor adaptive_3d(const char* op, const Tensor& x, const Size3& output, const Pool& pool) {
+  check_rank(op, x, 5, "[N, C, D, H, W]");
+  for (std::size_t i = 0; i < 3; ++i) {
+    const int d = 2 + static_cast<int>(i);
+    if (output[i] < 0) fail<ShapeError>(op, ": output is ", output[i], " along dimension ", d, ", expected 0 or more");
+    if (output[i] > 0 && x.shape()[d] < 1) {
+      fail<ShapeError>(op, ": dimension ", d, " of x ", x.shape(), " is empty, expected 1 or more for ", output[i],
+                       " outputs");
+    }
+  }
+  (void)Shape{x.size(0), x.size(1), output[0], output[1], output[2]};  // too many elements
+  return by_planes(
+      x,
+      [&](const Tensor& t) {
+        return pool(t, Size2{output[1], output[2]});
+      },
+      [&](const Tensor& t) {
+        return pool(t, Size2{output[0], t.size(3)});
+      });
+}
+
+constexpr auto kLargest = [](const Tensor& x, const PoolOptions& o) { return max_pool2d(x, o); };
+constexpr auto kMean = [](const Tensor& x, const PoolOptions& o) { return avg_pool2d(x, o); };
+
+}  // namespace
+
+void check_pool_axis(const char* op, const Shape& x, int d, std::int64_t kernel, std::int64_t stride,
+                     std::int64_t padding) {
+  const std::int64_t in = x[d];
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (kernel < 1 || kernel > kMost) fail<ShapeError>(op, ": kernel is ", kernel, ", expected 1 to 2^30");
+  if (stride < 1 || stride > kMost) fail<ShapeError>(op, ": stride is ", stride, ", expected 1 to 2^30");
+  if (padding < 0 || padding > kernel / 2)
+    fail<ShapeError>(op, ": padding is ", padding, ", expected 0 to half the kernel ", kernel);
+  // With padding a window may contain no element.
+  if (in < 1) fail<ShapeError>(op, ": dimension ", d, " of x ", x, " is empty, expected 1 or more");
+  if (in + 2 * padding < kernel) {
+    fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", d, ", x of shape ", x, " has ",
+                     in + 2 * padding, " with padding; use a smaller kernel or pad more");
+  }
+}
+
+Tensor max_pool1d(const Tensor& x, const PoolOptions1d& o) { return pooled_1d("max_pool1d", x, o, kLargest); }
+Tensor max_pool1d(const Tensor& x, std::int64_t kernel) { return max_pool1d(x, PoolOptions1d{.kernel = kernel}); }
+Tensor avg_pool1d(const Tensor& x, const PoolOptions1d& o) { return pooled_1d("avg_pool1d", x, o, kMean); }
+Tensor avg_pool1d(const Tensor& x, std::int64_t kernel) { return avg_pool1d(x, PoolOptions1d{.kernel = kernel}); }
+Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output) {
+  return by_rows("adaptive_avg_pool1d", x, [&](const Tensor& rows) { return adaptive_avg_pool2d(rows, {1, output}); });
+}
+Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t output) {
+  return by_rows("adaptive_max_pool1d", x, [&](const Tensor& rows) { return adaptive_max_pool2d(rows, {1, output}); });
+}
+
+Tensor max_pool3d(const Tensor& x, const PoolOptions3d& o) { return pooled_3d("max_pool3d", x, o, kLargest); }
+Tensor max_pool3d(const Tensor& x, std::int64_t kernel) {
+  return max_pool3d(x, PoolOptions3d{.kernel = {kernel, kernel, kernel}});
+}
+Tensor avg_pool3d(const Tensor& x, const PoolOptions3d& o) { return pooled_3d("avg_pool3d", x, o, kMean); }
+Tensor avg_pool3d(const Tensor& x, std::int64_t kernel) {
+  return avg_pool3d(x, PoolOptions3d{.kernel = {kernel, kernel, kernel}});
+}
+Tensor adaptive_avg_pool3d(const Tensor& x, std::array<std::int64_t, 3> output) {
+  return adaptive_3d("adaptive_avg_pool3d", x, output, adaptive_avg_pool2d);
+}
+Tensor adaptive_max_pool3d(const Tensor& x, std::array<std::int64_t, 3> output) {
+  return adaptive_3d("adaptive_max_pool3d", x, output, adaptive_max_pool2d);
+}
+
+Tensor max_unpool2d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions& o) {
+  constexpr const char* op = "max_unpool2d";
+  check_rank(op, x, 4, "[N, C, H, W]");
+  check_same_device(op, x, indices);
+  if (indices.dtype() != DType::i64) fail<DTypeError>(op, ": indices are ", indices.dtype(), ", expected i64");
+  if (indices.shape() != x.shape())
+    fail<ShapeError>(op, ": indices have shape ", indices.shape(), ", expected that of x, ", x.shape());
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  const Size2 stride = o.stride.value_or(o.kernel);
+  Size2 size{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const int d = 2 + static_cast<int>(i);
+    const std::int64_t in = x.shape()[d];
+    if (o.kernel[i] < 1 || o.kernel[i] > kMost)
+      fail<ShapeError>(op, ": kernel is ", o.kernel[i], ", expected 1 to 2^30");
+    if (stride[i] < 1 || stride[i] > kMost) fail<ShapeError>(op, ": stride is ", stride[i], ", expected 1 to 2^30");
+    if (o.padding[i] < 0 || o.padding[i] > kMost)
+      fail<ShapeError>(op, ": padding is ", o.padding[i], ", expected 0 to 2^30");
+    if (in > kMost) fail<ShapeError>(op, ": dimension ", d, " of x ", x.shape(), " has more than 2^30 elements");
+    const std::int64_t usual = (in - 1) * stride[i] - 2 * o.padding[i] + o.kernel[i];
+    size[i] = o.output_size ? (*o.output_size)[i] : usual;
+    if (size[i] < 1 || size[i] <= usual - stride[i] || size[i] >= usual + stride[i]) {
+      fail<ShapeError>(op, ": output_size is ", size[i], " along dimension ", d, ", expected 1 or more, and within ",
+                       stride[i] - 1, " of ", usual);
+    }
+  }
+  const std::int64_t n = x.size(0), c = x.size(1);
+  const Tensor planes = zeros({n, c, size[0] * size[1]}, x.device(), x.dtype());
+  return reshape(scatter(planes, 2, flatten(indices, 2), flatten(x, 2)), {n, c, size[0], size[1]});
+}
+
+Tensor lp_pool2d(const Tensor& x_, double p, const PoolOptions& o) {
+  constexpr const char* op = "lp_pool2d";
+  check_float(op, x_);
+  if (!(p > 0 && std::isfinite(p))) fail<ConfigError>(op, ": p is ", p, ", expected a number above 0");
+  if (o.padding != Size2{0, 0}) {
+    fail<ConfigError>(op, ": padding is ", o.padding[0], " and ", o.padding[1],
+                      ", expected 0; put zeros around x with pad");
+  }
+  const bool of_16_bits = x_.dtype() == DType::f16 || x_.dtype() == DType::bf16;
+  const Tensor x = of_16_bits ? cast(x_, DType::f32) : x_;
+  const Tensor means = avg_pool2d(p == 2 ? square(x) : pow(x, p), o);
+  const Tensor sums = means * (static_cast<double>(o.kernel[0]) * static_cast<double>(o.kernel[1]));
+  // The root's derivative is infinite at 0.
+  const Tensor zero = eq(sums, 0);
+  const Tensor apart = masked_fill(sums, zero, 1);
+  const Tensor y = masked_fill(p == 2 ? sqrt(apart) : pow(apart, 1 / p), zero, 0);
+  return of_16_bits ? cast(y, x_.dtype()) : y;
+}
+
+}  // namespace levin

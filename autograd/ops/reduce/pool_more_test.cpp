@@ -1,0 +1,376 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "autograd/ops/pointwise/plain_test.h"
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+using Size3 = std::array<std::int64_t, 3>;
+
+// What output o of an axis sees: [begin, end), and how many elements an average divides by.
+struct Seen {
+  std::int64_t begin, end, count;
+};
+using Axis = std::function<Seen(std::int64_t o)>;
+
+Axis strided(std::int64_t in, std::int64_t kernel, std::int64_t stride, std::int64_t padding, bool with_padding) {
+  return [=](std::int64_t o) {
+    const std::int64_t first = o * stride - padding, past = std::min(first + kernel, in + padding);
+    Seen s{std::max<std::int64_t>(first, 0), std::min(past, in), past - first};
+    if (!with_padding) s.count = s.end - s.begin;
+    return s;
+  };
+}
+Axis adaptive(std::int64_t in, std::int64_t out) {
+  return [=](std::int64_t o) {
+    const std::int64_t begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
+    return Seen{begin, end, end - begin};
+  };
+}
+
+// Of x [N, C, D, H, W].
+Tensor pooled(const Tensor& x_, const Size3& out, bool largest, const std::array<Axis, 3>& axes) {
+  const Plain x(x_);
+  return Plain({x.shape[0], x.shape[1], out[0], out[1], out[2]},
+               [&](const At& at) {
+                 const Seen d = axes[0](at[2]), h = axes[1](at[3]), w = axes[2](at[4]);
+                 double most = -std::numeric_limits<double>::infinity(), sum = 0;
+                 for (std::int64_t i = d.begin; i < d.end; ++i)
+                   for (std::int64_t j = h.begin; j < h.end; ++j)
+                     for (std::int64_t k = w.begin; k < w.end; ++k) {
+                       const double e = x({at[0], at[1], i, j, k});
+                       most = std::max(most, e);
+                       sum += e;
+                     }
+                 return largest ? most : sum / double(d.count * h.count * w.count);
+               })
+      .tensor();
+}
+
+struct Sample3d {
+  Shape x;
+  PoolOptions3d options;
+  Size3 out;
+};
+std::vector<Sample3d> samples_3d() {
+  return {
+      {{1, 1, 1, 1, 1}, {.kernel = {1, 1, 1}}, {1, 1, 1}},
+      {{1, 2, 2, 4, 2}, {}, {1, 2, 1}},
+      {{2, 1, 5, 4, 3}, {.kernel = {3, 2, 1}, .stride = {{2, 1, 2}}, .padding = {1, 1, 0}}, {3, 5, 2}},
+      {{1, 2, 4, 5, 3}, {.kernel = {3, 2, 2}, .stride = {{2, 2, 2}}, .ceil_mode = true}, {2, 3, 2}},
+      // The last window of the depth starts beyond x: it is none.
+      {{1, 1, 3, 4, 5},
+       {.kernel = {2, 3, 3}, .stride = {{3, 2, 2}}, .padding = {1, 1, 1}, .ceil_mode = true},
+       {2, 3, 3}},
+      {{1, 2, 3, 3, 4},
+       {.kernel = {3, 3, 3}, .stride = {{1, 1, 2}}, .padding = {1, 1, 1}, .count_include_pad = false},
+       {3, 3, 2}},
+      {{0, 2, 4, 4, 4}, {}, {2, 2, 2}},
+      {{2, 3, 9, 11, 18}, {.kernel = {3, 3, 3}, .stride = {{2, 2, 2}}, .padding = {1, 1, 1}}, {5, 6, 9}},
+  };
+}
+std::array<Axis, 3> axes_of(const Sample3d& s) {
+  const Size3 stride = s.options.stride.value_or(s.options.kernel);
+  std::array<Axis, 3> out;
+  for (std::size_t d = 0; d < 3; ++d) {
+    out[d] =
+        strided(s.x[2 + int(d)], s.options.kernel[d], stride[d], s.options.padding[d], s.options.count_include_pad);
+  }
+  return out;
+}
+
+using Pool3d = Tensor (*)(const Tensor&, const PoolOptions3d&);
+using Adaptive3d = Tensor (*)(const Tensor&, Size3);
+OpCase case_3d(OpCase c, const char* name, const char* adaptive_name, bool largest, Pool3d pool,
+               Adaptive3d adaptive_pool) {
+  for (const Sample3d& s : samples_3d()) {
+    c.samples.push_back(
+        {.inputs = {real(s.x)},
+         .call = [=](const Tensors& in) { return Tensors{pool(in[0], s.options)}; },
+         .reference = [=](const Tensors& in) { return Tensors{pooled(in[0], s.out, largest, axes_of(s))}; }});
+  }
+  for (const Size3 out : {Size3{2, 3, 2}, {1, 1, 1}, {7, 4, 5}, {3, 0, 2}, {0, 2, 2}}) {
+    c.samples.push_back({.inputs = {real({1, 2, 3, 5, 3})},
+                         .call = [=](const Tensors& in) { return Tensors{adaptive_pool(in[0], out)}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               return Tensors{pooled(in[0], out, largest,
+                                                     {adaptive(3, out[0]), adaptive(5, out[1]), adaptive(3, out[2])})};
+                             }});
+  }
+  const std::string op = name, adaptive_op = adaptive_name;
+  c.errors.push_back({"rank",
+                      [=] {
+                        (void)pool(zeros({1, 2, 4, 4}, cpu), {});
+                      },
+                      throws<ShapeError>, op + ": x has shape [1, 2, 4, 4]"});
+  c.errors.push_back({"kernel",
+                      [=] {
+                        (void)pool(zeros({1, 1, 4, 4, 2}, cpu), {.kernel = {2, 2, 3}});
+                      },
+                      throws<ShapeError>, op + ": the kernel is 3 along dimension 4"});
+  c.errors.push_back({"padding",
+                      [=] {
+                        (void)pool(zeros({1, 1, 4, 4, 4}, cpu), {.padding = {2, 0, 0}});
+                      },
+                      throws<ShapeError>, op + ": padding is 2"});
+  c.errors.push_back({"empty",
+                      [=] {
+                        (void)pool(zeros({1, 1, 0, 4, 4}, cpu), {.padding = {1, 1, 1}});
+                      },
+                      throws<ShapeError>, op + ": dimension 2 of x [1, 1, 0, 4, 4] is empty"});
+  c.errors.push_back({"adaptive, empty",
+                      [=] {
+                        (void)adaptive_pool(zeros({1, 1, 0, 3, 3}, cpu), {2, 2, 2});
+                      },
+                      throws<ShapeError>, adaptive_op + ": dimension 2 of x [1, 1, 0, 3, 3] is empty"});
+  c.errors.push_back({"adaptive, negative",
+                      [=] {
+                        (void)adaptive_pool(zeros({1, 1, 3, 3, 3}, cpu), {2, -1, 2});
+                      },
+                      throws<ShapeError>, adaptive_op + ": output is -1 along dimension 3"});
+  return c;
+}
+
+using Pool1d = Tensor (*)(const Tensor&, const PoolOptions1d&);
+using Adaptive1d = Tensor (*)(const Tensor&, std::int64_t);
+OpCase case_1d(OpCase c, const char* name, bool largest, Pool1d pool, Adaptive1d adaptive_pool) {
+  const auto lifted = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 2), 2); };
+  const Axis one = [](std::int64_t) { return Seen{0, 1, 1}; };
+  const auto add = [&](const Shape& x, const PoolOptions1d& o, std::int64_t out) {
+    c.samples.push_back(
+        {.inputs = {real(x)},
+         .call = [=](const Tensors& in) { return Tensors{pool(in[0], o)}; },
+         .reference =
+             [=](const Tensors& in) {
+               const Axis axis = strided(x[2], o.kernel, o.stride.value_or(o.kernel), o.padding, o.count_include_pad);
+               return Tensors{squeeze(pooled(lifted(in[0]), {1, 1, out}, largest, {one, one, axis}), {2, 3})};
+             }});
+  };
+  add({1, 1, 1}, {.kernel = 1}, 1);
+  add({2, 3, 7}, {}, 3);
+  add({2, 3, 7}, {.kernel = 3, .stride = 2, .padding = 1}, 4);
+  add({1, 2, 9}, {.kernel = 3, .stride = 3, .padding = 1, .ceil_mode = true}, 4);
+  add({1, 2, 8}, {.kernel = 3, .stride = 3, .padding = 1, .ceil_mode = true}, 3);  // a fourth would see padding alone
+  add({1, 2, 6}, {.kernel = 4, .stride = 1, .padding = 2, .count_include_pad = false}, 7);
+  add({0, 3, 4}, {}, 2);
+  for (const std::int64_t out : {1, 3, 9}) {
+    c.samples.push_back({.inputs = {real({2, 2, 7})},
+                         .call = [=](const Tensors& in) { return Tensors{adaptive_pool(in[0], out)}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               return Tensors{squeeze(
+                                   pooled(lifted(in[0]), {1, 1, out}, largest, {one, one, adaptive(7, out)}), {2, 3})};
+                             }});
+  }
+  const std::string op = name;
+  c.errors.push_back({"rank",
+                      [=] {
+                        (void)pool(zeros({1, 2, 4, 4}, cpu), {});
+                      },
+                      throws<ShapeError>, op + ": x has shape [1, 2, 4, 4], expected [N, C, L]"});
+  c.errors.push_back({"kernel",
+                      [=] {
+                        (void)pool(zeros({1, 1, 4}, cpu), {.kernel = 5});
+                      },
+                      throws<ShapeError>, op + ": the kernel is 5 along dimension 2"});
+  c.errors.push_back({"adaptive, rank", [=] { (void)adaptive_pool(zeros({4}, cpu), 2); }, throws<ShapeError>,
+                      "pool1d: x has shape [4], expected [N, C, L]"});
+  return c;
+}
+
+}  // namespace
+
+LEVIN_OP_CASE(max_pool3d) {
+  return case_3d({.ops = {"max_pool2d", "max_pool2d_backward"}, .dtypes = kFloatDTypes}, "max_pool3d",
+                 "adaptive_max_pool3d", true, max_pool3d, adaptive_max_pool3d);
+}
+LEVIN_OP_CASE(avg_pool3d) {
+  return case_3d({.ops = {"avg_pool2d", "avg_pool2d_backward"}, .dtypes = kFloatDTypes, .sums = 27}, "avg_pool3d",
+                 "adaptive_avg_pool3d", false, avg_pool3d, adaptive_avg_pool3d);
+}
+LEVIN_OP_CASE(max_pool1d) {
+  return case_1d({.ops = {"max_pool2d", "max_pool2d_backward"}, .dtypes = kFloatDTypes}, "max_pool1d", true, max_pool1d,
+                 adaptive_max_pool1d);
+}
+LEVIN_OP_CASE(avg_pool1d) {
+  return case_1d({.ops = {"avg_pool2d", "avg_pool2d_backward"}, .dtypes = kFloatDTypes, .sums = 9}, "avg_pool1d", false,
+                 avg_pool1d, adaptive_avg_pool1d);
+}
+
+LEVIN_OP_CASE(max_pool2d_with_indices) {
+  OpCase c{.ops = {"max_pool2d", "max_pool2d_backward"}, .dtypes = kFloatDTypes};
+  const auto add = [&](const Shape& x, const PoolOptions& o, std::int64_t h, std::int64_t w) {
+    c.samples.push_back({.inputs = {real(x)},
+                         .call =
+                             [=](const Tensors& in) {
+                               const ValuesIndices y = max_pool2d_with_indices(in[0], o);
+                               return Tensors{y.values, y.indices};
+                             },
+                         .reference =
+                             [=](const Tensors& in) {
+                               const Plain v(in[0]);
+                               const auto stride = o.stride.value_or(o.kernel);
+                               Plain values({x[0], x[1], h, w}), places(values.shape);
+                               values.each([&](const At& at) {
+                                 const Seen rows = strided(x[2], o.kernel[0], stride[0], o.padding[0], true)(at[2]),
+                                            cols = strided(x[3], o.kernel[1], stride[1], o.padding[1], true)(at[3]);
+                                 At best{at[0], at[1], rows.begin, cols.begin};
+                                 for (std::int64_t i = rows.begin; i < rows.end; ++i)
+                                   for (std::int64_t j = cols.begin; j < cols.end; ++j)
+                                     if (v({at[0], at[1], i, j}) > v(best)) best[2] = i, best[3] = j;
+                                 values(at) = v(best);
+                                 places(at) = double(best[2] * x[3] + best[3]);
+                               });
+                               return Tensors{values.tensor(), places.tensor(DType::i64)};
+                             }});
+  };
+  add({1, 1, 1, 1}, {.kernel = {1, 1}}, 1, 1);
+  add({2, 2, 5, 4}, {.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}}, 3, 5);
+  add({1, 3, 5, 7}, {.ceil_mode = true}, 3, 4);
+  add({0, 2, 4, 4}, {}, 2, 2);
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)max_pool2d_with_indices(zeros({3, 3}, cpu), {});
+                      },
+                      throws<ShapeError>, "max_pool2d_with_indices: x has shape [3, 3]"});
+  return c;
+}
+
+LEVIN_OP_CASE(max_unpool2d) {
+  OpCase c{.ops = {"scatter"}, .dtypes = kAllDTypes};
+  const auto add = [&](const Shape& x, std::vector<std::int64_t> places, const MaxUnpoolOptions& o, std::int64_t h,
+                       std::int64_t w) {
+    c.samples.push_back({.inputs = {real(x, 0, 8), fixed(from_data(std::span<const std::int64_t>(places), x, cpu))},
+                         .call = [=](const Tensors& in) { return Tensors{max_unpool2d(in[0], in[1], o)}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               const Plain v(in[0]);
+                               Plain y({x[0], x[1], h, w});
+                               std::size_t i = 0;
+                               v.each([&](const At& at) {
+                                 const std::int64_t place = places[i++];
+                                 y({at[0], at[1], place / w, place % w}) = v(at);
+                               });
+                               return Tensors{y.tensor()};
+                             }});
+  };
+  add({1, 1, 1, 1}, {3}, {}, 2, 2);
+  add({1, 2, 2, 1}, {1, 6, 0, 7}, {}, 4, 2);
+  add({2, 1, 1, 2}, {5, 11, 2, 0}, {.kernel = {3, 2}, .stride = {{2, 2}}, .output_size = {{4, 3}}}, 4, 3);
+  add({1, 1, 2, 2}, {0, 4, 4, 8}, {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}}, 3, 3);  // the last wins
+  add({0, 1, 2, 2}, {}, {}, 4, 4);
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)max_unpool2d(zeros({2, 2}, cpu), zeros({2, 2}, cpu, DType::i64), {});
+                      },
+                      throws<ShapeError>, "max_unpool2d: x has shape [2, 2]"});
+  const auto refused = [&](const char* what, const Tensor& indices, const MaxUnpoolOptions& o, auto is,
+                           const char* message) {
+    c.errors.push_back({what, [=] { (void)max_unpool2d(ones({1, 1, 2, 2}, cpu), indices, o); }, is, message});
+  };
+  const Tensor at = zeros({1, 1, 2, 2}, cpu, DType::i64);
+  refused("dtype", zeros({1, 1, 2, 2}, cpu, DType::i32), {}, throws<DTypeError>, "max_unpool2d: indices are i32");
+  refused("shape", zeros({1, 1, 2, 1}, cpu, DType::i64), {}, throws<ShapeError>,
+          "max_unpool2d: indices have shape [1, 1, 2, 1], expected that of x, [1, 1, 2, 2]");
+  refused("kernel", at, {.kernel = {0, 2}}, throws<ShapeError>, "max_unpool2d: kernel is 0");
+  refused("stride", at, {.stride = {{2, -1}}}, throws<ShapeError>, "max_unpool2d: stride is -1");
+  refused("padding", at, {.padding = {0, -1}}, throws<ShapeError>, "max_unpool2d: padding is -1");
+  refused("size", at, {.output_size = {{6, 4}}}, throws<ShapeError>,
+          "max_unpool2d: output_size is 6 along dimension 2, expected 1 or more, and within 1 of 4");
+  refused("a place outside", at + 16, {}, throws<IndexError>, "16");
+  refused("a negative place", at - 1, {}, throws<IndexError>, "-1");
+  return c;
+}
+
+LEVIN_OP_CASE(lp_pool2d) {
+  OpCase c{.ops = {"avg_pool2d", "avg_pool2d_backward"}, .dtypes = kFloatDTypes, .sums = 9};
+  const auto add = [&](const Shape& x, double p, const PoolOptions& o, std::int64_t h, std::int64_t w) {
+    c.samples.push_back({.inputs = {p == 2 ? real(x) : real(x, 0.25, 2)},
+                         .call = [=](const Tensors& in) { return Tensors{lp_pool2d(in[0], p, o)}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               const Plain v(in[0]);
+                               const auto stride = o.stride.value_or(o.kernel);
+                               return Tensors{
+                                   Plain({x[0], x[1], h, w}, [&](const At& at) {
+                                     const Seen rows = strided(x[2], o.kernel[0], stride[0], 0, false)(at[2]),
+                                                cols = strided(x[3], o.kernel[1], stride[1], 0, false)(at[3]);
+                                     double sum = 0;
+                                     for (std::int64_t i = rows.begin; i < rows.end; ++i)
+                                       for (std::int64_t j = cols.begin; j < cols.end; ++j)
+                                         sum += std::pow(v({at[0], at[1], i, j}), p);
+                                     sum *= double(o.kernel[0] * o.kernel[1]) / double(rows.count * cols.count);
+                                     return std::pow(sum, 1 / p);
+                                   }).tensor()};
+                             }});
+  };
+  add({1, 1, 1, 1}, 2, {.kernel = {1, 1}}, 1, 1);
+  add({1, 2, 4, 5}, 2, {}, 2, 2);
+  add({2, 1, 5, 4}, 3, {.kernel = {3, 2}, .stride = {{1, 2}}}, 3, 2);
+  add({1, 1, 5, 5}, 1.5, {.ceil_mode = true}, 3, 3);
+  add({1, 1, 4, 4}, 1, {}, 2, 2);
+  add({0, 1, 4, 4}, 2, {}, 2, 2);
+  c.errors.push_back({"padding",
+                      [] {
+                        (void)lp_pool2d(zeros({1, 1, 4, 4}, cpu), 2, {.padding = {1, 0}});
+                      },
+                      throws<ConfigError>, "lp_pool2d: padding is 1 and 0, expected 0"});
+  for (const double p : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    c.errors.push_back({"p",
+                        [p] {
+                          (void)lp_pool2d(zeros({1, 1, 4, 4}, cpu), p, {});
+                        },
+                        throws<ConfigError>, "lp_pool2d: p is"});
+  }
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)lp_pool2d(zeros({4, 4}, cpu), 2, {});
+                      },
+                      throws<ShapeError>, "avg_pool2d: x has shape [4, 4]"});
+  return c;
+}
+
+TEST_CASE("pooling of a volume keeps the first of equal values, and a NaN wins") {
+  Tensor x = ones({1, 1, 2, 2, 2}, cpu);
+  x.requires_grad_();
+  backward(sum(max_pool3d(x, 2)));
+  CHECK(x.grad().to_vector<float>() == std::vector<float>{1, 0, 0, 0, 0, 0, 0, 0});
+  const Tensor nan = reshape(tensor({1.0, std::nan(""), 3.0, 2.0, 5.0, 1.0, 1.0, 1.0}, cpu), {1, 1, 2, 2, 2});
+  CHECK(std::isnan(max_pool3d(nan, 2).item()));
+}
+
+TEST_CASE("unpooling puts what max pooling took back, and its gradient is taken from there") {
+  Generator g(3);
+  Tensor x = randn({2, 3, 6, 8}, g, cpu, DType::f64);
+  const auto [y, places] = max_pool2d_with_indices(x, {});
+  CHECK(equal(y, max_pool2d(x, 2)));
+  CHECK(equal(gather(flatten(x, 2), 2, flatten(places, 2)), flatten(y, 2)));
+  Tensor pooled = y.detach();
+  pooled.requires_grad_();
+  const Tensor back = max_unpool2d(pooled, places, {});
+  CHECK(equal(where(ne(back, 0), back, x), x));
+  CHECK(sum(ne(back, 0)).item() == double(y.numel()));
+  const Tensor seed = randn(back.shape(), g, cpu, DType::f64);
+  const Tensor gx = grad(Tensors{back}, Tensors{pooled}, Tensors{seed})[0];
+  CHECK(equal(flatten(gx, 2), gather(flatten(seed, 2), 2, flatten(places, 2))));
+}
+
+TEST_CASE("pooling by a norm has gradient 0 where all elements are 0, and does not overflow in 16 bits") {
+  Tensor x = zeros({1, 1, 2, 2}, cpu);
+  x.requires_grad_();
+  const Tensor y = lp_pool2d(x, 2, {});
+  CHECK(y.item() == 0);
+  backward(sum(y));
+  CHECK(equal(x.grad(), zeros({1, 1, 2, 2}, cpu)));
+  CHECK(lp_pool2d(full({1, 1, 2, 2}, 1000, cpu, DType::f16), 2, {}).to(DType::f32).item() == 2000);
+  CHECK(std::isnan(lp_pool2d(full({1, 1, 2, 2}, -1, cpu), 3, {}).item()));
+}
+
+}  // namespace levin::testing
