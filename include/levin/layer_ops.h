@@ -127,7 +127,7 @@ struct PoolOptions3d {  // as PoolOptions, along depth, height and width
   bool count_include_pad = true;
 };
 
-// The same of x [N, C, L] and of x [N, C, D, H, W]. A window of a volume is pooled along height and width and then along
+// The same of x [N, C, L] and of x [N, C, D, H, W]. A window of a volume is pooled along height and width, then along
 // depth: in 16 bits a mean is rounded twice.
 [[nodiscard]] LEVIN_API Tensor max_pool1d(const Tensor& x, const PoolOptions1d& options);
 [[nodiscard]] LEVIN_API Tensor max_pool1d(const Tensor& x, std::int64_t kernel);
@@ -155,13 +155,14 @@ struct MaxUnpoolOptions {
   std::optional<std::array<std::int64_t, 2>> output_size = {};
 };
 
-// The elements of x [N, C, H, W] at the places `indices`, i64 of x's shape, of planes [N, C, H', W'] of zeros; every dtype. Of
-// equal places the last one wins and gets the gradient (PyTorch: each gets it). IndexError for a place outside of the plane.
+// The elements of x [N, C, H, W] at the places `indices`, i64 of x's shape, of planes [N, C, H', W'] of zeros; every
+// dtype. Of equal places the last one wins and gets the gradient (PyTorch: each gets it). IndexError for a place
+// outside of the plane.
 [[nodiscard]] LEVIN_API Tensor max_unpool2d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions& options);
 
-// (sum of x^p)^(1/p) over each window; p in (0, inf). A window that ceil_mode cut off counts as if it had
-// the whole kernel's elements, with the mean of those that it sees. NaN where the sum is negative; the derivative is 0
-// where the sum is 0 (PyTorch's is NaN). Computes 16-bit numbers in f32. Throws ConfigError for another p or a padding.
+// (sum of x^p)^(1/p) over each window; p in (0, inf). A window that ceil_mode cut off has the mean of the x^p that it
+// sees, times the elements of the kernel, in place of the sum. NaN where the sum is negative; the derivative is 0 where
+// the sum is 0. Computes 16-bit numbers in f32. Throws ConfigError for another p or a padding.
 [[nodiscard]] LEVIN_API Tensor lp_pool2d(const Tensor& x, double p, const PoolOptions& options);
 
 // ---- Pixels and channels change places; copies of every dtype.

@@ -599,8 +599,7 @@ struct UniqueResult {
 // How often 0, 1, 2, ... stand in index [n]: i64 [max(minlength, largest index + 1)].
 [[nodiscard]] LEVIN_API Tensor bincount(const Tensor& index, std::int64_t minlength = 0);
 
-
-// What stands in the padding: a number; the elements mirrored at the edge, which is not repeated; the edge; the elements
+// What stands in the padding: a number; the elements mirrored at the edge, which is not repeated; the edge; what stands
 // at the other end.
 enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 
