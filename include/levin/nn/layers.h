@@ -290,7 +290,8 @@ class LEVIN_API Dropout : public Module {
   mutable ModuleGenerator generator_;
 };
 
-// feature_dropout in training, x itself in evaluation: whole channels of x [N, C, L], [N, C, H, W] and [N, C, D, H, W].
+// feature_dropout in training, x itself in evaluation: whole channels of x [N, C, L], [N, C, H, W] and [N, C, D, H, W];
+// PyTorch also takes them without N.
 class LEVIN_API FeatureDropout : public Module {
  public:
   using Options = DropoutOptions;
