@@ -1,39 +1,60 @@
+#include "levin/nn/call.h"
+#include "levin/nn/embedding_bag.h"
 #include "levin/nn/layers.h"
 #include "nn/options.h"
 
 namespace levin::nn {
 namespace {
 
-const EmbeddingOptions& checked(const EmbeddingOptions& o) {
-  check_size("Embedding", "count", o.count);
-  check_size("Embedding", "dim", o.dim);
+template <class Options>
+Options checked(const char* layer, const Options& o) {
+  check_size(layer, "count", o.count);
+  check_size(layer, "dim", o.dim);
   if (o.padding_idx && (*o.padding_idx < -o.count || *o.padding_idx >= o.count)) {
-    fail<ConfigError>("Embedding: padding_idx is ", *o.padding_idx, ", expected ", -o.count, " to ", o.count - 1);
+    fail<ConfigError>(layer, ": padding_idx is ", *o.padding_idx, ", expected ", -o.count, " to ", o.count - 1);
   }
   return o;
 }
 
-// The padding row counted from 0, as the op takes it.
-std::optional<std::int64_t> padding_row(const EmbeddingOptions& o) {
+// The padding row counted from 0, as the ops take it.
+template <class Options>
+std::optional<std::int64_t> padding_row(const Options& o) {
   if (!o.padding_idx || *o.padding_idx >= 0) return o.padding_idx;
   return *o.padding_idx + o.count;
+}
+// N(0, 1), and 0 in the padding row.
+Initializer rows_of(std::optional<std::int64_t> padding) {
+  return [padding](Tensor& x, Generator& gen) {
+    init::normal_(x, gen);
+    if (!padding) return;
+    Tensor row = select(x, 0, *padding);
+    init::zeros_(row);
+  };
 }
 
 }  // namespace
 
 Embedding::Embedding(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
-      options(checked(given)),
-      weight(*this, "weight", {options.count, options.dim}, [this](Tensor& x, Generator& gen) {
-        init::normal_(x, gen);
-        if (const auto row = padding_row(options)) {
-          Tensor padding = select(x, 0, *row);
-          init::zeros_(padding);
-        }
-      }) {}
+      options(checked("Embedding", given)),
+      weight(*this, "weight", {options.count, options.dim}, rows_of(padding_row(options))) {}
 
 Tensor Embedding::operator()(const Tensor& index) const {
   return Call(*this, index).gives(embedding(weight, index, padding_row(options)));
+}
+
+EmbeddingBag::EmbeddingBag(Module& parent, std::string_view name, Options given)
+    : Module(parent, name),
+      options(checked("EmbeddingBag", given)),
+      weight(*this, "weight", {options.count, options.dim}, rows_of(padding_row(options))) {}
+
+Tensor EmbeddingBag::operator()(const Tensor& index, const Tensor& offsets, const Tensor& per_sample_weights) const {
+  const Call call(*this, index, offsets, per_sample_weights);
+  return call.gives(embedding_bag(weight, index, offsets,
+                                  {.mode = options.mode,
+                                   .per_sample_weights = per_sample_weights,
+                                   .padding_idx = padding_row(options),
+                                   .include_last_offset = options.include_last_offset}));
 }
 
 }  // namespace levin::nn

@@ -16,6 +16,7 @@ inline void check_at_least(std::string_view layer, std::string_view option, std:
 
 inline constexpr std::int64_t kMostSize = std::int64_t{1} << 40;    // of a dimension
 inline constexpr std::int64_t kMostWindow = std::int64_t{1} << 31;  // of an option of a convolution or a pool
+inline constexpr std::int64_t kMostLayers = std::int64_t{1} << 20;  // of a stack
 
 inline void check_range(std::string_view layer, std::string_view option, std::int64_t value, std::int64_t least,
                         std::int64_t most) {

@@ -353,12 +353,44 @@ struct AttentionOptions {
   std::optional<double> scale = {};  // default 1 / sqrt(E)
   double dropout_p = 0;              // of the softmax's elements
   Generator* generator = nullptr;    // needed when dropout_p > 0
+  bool enable_gqa = false;           // k and v may have fewer heads than q
 };
 
 // softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev] -> [..., L, Ev]; leading dimensions
 // broadcast. A row that may look at nothing gives 0. Vaswani et al., 2017. Without mask and dropout, on devices of 16
 // bits and E and Ev up to 128, the L x S weights are never in memory as a whole (Dao et al., 2022).
+// enable_gqa: of q [..., heads, L, E] each group of heads / H heads beside each other sees one head of k [..., H, S, E]
+// and v [..., H, S, Ev], without a copy of it; H divides heads (ShapeError). Ainslie et al., "GQA", 2023.
 [[nodiscard]] LEVIN_API Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                             const AttentionOptions& options = {});
+
+// What scaled_dot_product_attention multiplies v with, dropout included: [..., L, S], in memory as a whole.
+[[nodiscard]] LEVIN_API Tensor attention_weights(const Tensor& q, const Tensor& k,
+                                                 const AttentionOptions& options = {});
+
+enum class RotaryPairs : std::uint8_t { halves, interleaved };
+struct RotaryOptions {
+  double base = 10000;                       // of the angles, above 0
+  RotaryPairs pairs = RotaryPairs::halves;   // halves: Llama, GPT-NeoX; interleaved: GPT-J
+  std::optional<std::int64_t> dim = {};      // even, at most D; elements from there on stay. Default D
+};
+// Rotates pairs of elements of x [..., T, D] by angles that grow with the position. For i < dim / 2 the pair
+// (a, b) = (x[i], x[i + dim / 2]), or (x[2 i], x[2 i + 1]) of interleaved pairs, becomes
+//   (a cos t - b sin t, b cos t + a sin t),   t = position * base^(-2 i / dim).
+// positions i64 broadcasts to [..., T]: [T], or [B, 1, T] for x [B, heads, T, D]. Products of rotated queries and keys
+// depend on differences of positions alone. Angles are computed in f64, 16-bit x in f32. Throws ShapeError, DTypeError
+// for positions that are not i64, ConfigError. Su et al., "RoFormer", 2021.
+[[nodiscard]] LEVIN_API Tensor rotary_embedding(const Tensor& x, const Tensor& positions,
+                                                const RotaryOptions& options = {});
+
+// The same in two parts: the table of all layers of a model is computed once a step. cos and sin [..., T, dim / 2] have
+// the shape of the positions and one dimension more; f32, or f64 for `dtype` f64.
+struct RotaryTable {
+  Tensor cos, sin;
+};
+[[nodiscard]] LEVIN_API RotaryTable rotary_table(const Tensor& positions, std::int64_t dim, double base = 10000,
+                                                 DType dtype = DType::f32);
+[[nodiscard]] LEVIN_API Tensor apply_rotary(const Tensor& x, const RotaryTable& table,
+                                            RotaryPairs pairs = RotaryPairs::halves);
 
 }  // namespace levin

@@ -46,6 +46,22 @@ struct NllOptions {
 // -weight[t] log_probs[t]: cross_entropy of log_softmax's result, with the same shapes.
 [[nodiscard]] LEVIN_API Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options = {});
 
+struct CtcOptions {
+  std::int64_t blank = 0;            // the class between labels
+  Reduction reduction = Reduction::mean;
+  bool zero_infinity = false;        // 0 in place of an infinite loss
+};
+// -log of the probability that the classes of log_probs [T, N, C], log_softmax's result, spell the target: the sum over
+// all paths of T classes that become the target when repeats are merged and blanks removed. targets i64 [N, S], of
+// which target_lengths i64 [N] count, or all targets end to end [sum of target_lengths]; input_lengths i64 [N] steps
+// of log_probs count. -> [N]; the mean divides each loss by its target's length (at least 1) first. A target that no
+// path spells has an infinite loss and no gradient (PyTorch: NaN). The gradient is that of the formula, which is
+// PyTorch's after log_softmax, not before. Targets end to end wait for the device. On the CPU lengths and labels out of
+// range throw IndexError; on a device lengths count as the nearest possible. Graves et al., "Connectionist temporal
+// classification", 2006.
+[[nodiscard]] LEVIN_API Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
+                                        const Tensor& target_lengths, const CtcOptions& options = {});
+
 // (x - target)^2, and |x - target| with derivative 0 at 0. Shapes are equal (PyTorch broadcasts).
 [[nodiscard]] LEVIN_API Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
 [[nodiscard]] LEVIN_API Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);

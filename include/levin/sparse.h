@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "levin/graph.h"
 #include "levin/ops.h"
@@ -34,6 +35,19 @@ enum class Reduce : std::uint8_t { sum, mean, min, max };
 // gives 0. Floats.
 [[nodiscard]] LEVIN_API Tensor segment_softmax(const Tensor& x, const Tensor& offsets);
 [[nodiscard]] LEVIN_API Tensor segment_softmax(const Tensor& x, const Csr& a);
+
+struct BagOptions {
+  Reduce mode = Reduce::mean;
+  Tensor per_sample_weights{};                // of Reduce::sum: a factor for each entry, in index's shape; or undefined
+  std::optional<std::int64_t> padding_idx{};  // entries of this row count for nothing; may be negative
+  bool include_last_offset = false;           // offsets end with the number of entries
+};
+// The reduction of bags of rows of weight [rows, columns]: index i64 [E], whose bag i is offsets[i] .. offsets[i + 1]
+// with offsets i64 [bags] from 0, or index [bags, n] without offsets -> [bags, columns]; 0 for a bag without entries.
+// Without padding_idx the rows of all entries are never in memory. Throws ShapeError, DTypeError, IndexError, and
+// ConfigError for per_sample_weights of another reduction. PyTorch has no Reduce::min here.
+[[nodiscard]] LEVIN_API Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& offsets = {},
+                                             const BagOptions& options = {});
 
 // ---- Sparse matrices in compressed rows
 

@@ -23,6 +23,7 @@ namespace levin {
 namespace {
 
 constexpr const char* kOp = "scaled_dot_product_attention";
+constexpr const char* kWeights = "attention_weights";
 
 Shape batch_of(const Tensor& t) { return Shape(t.shape().dims().first(static_cast<std::size_t>(t.rank() - 2))); }
 
@@ -304,62 +305,98 @@ struct Attention {
 LEVIN_OP_TABLE(Attention)
 LEVIN_OP_TABLE(AttentionBackward)
 
-void check_operand(const char* name, const Tensor& q, const Tensor& t) {
-  if (t.rank() < 2) fail<ShapeError>(kOp, ": ", name, " has shape ", t.shape(), ", expected at least two dimensions");
-  check_same_device(kOp, q, t);
+void check_operand(const char* op, const char* name, const Tensor& q, const Tensor& t) {
+  if (t.rank() < 2) fail<ShapeError>(op, ": ", name, " has shape ", t.shape(), ", expected at least two dimensions");
+  check_same_device(op, q, t);
+  check_dtypes_meet(op, q, t);
 }
 
-// Checks everything before the first product.
-void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  check_operand("q", q, q);
-  check_operand("k", q, k);
-  check_operand("v", q, v);
-  check_dtypes_meet(kOp, q, k);
-  check_dtypes_meet(kOp, q, v);
-  if (!is_float(q.dtype())) fail_unsupported(Attention::info, q, kFloats);
-  if (q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2)) {
-    fail<ShapeError>(kOp, ": q has shape ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
+void check_heads(const char* op, const Tensor& q, const char* name, const Tensor& t) {
+  if (q.rank() < 3 || t.rank() < 3 || t.size(-3) == 0 || q.size(-3) % t.size(-3) != 0) {
+    fail<ShapeError>(op, ": q has shape ", q.shape(), " and ", name, " ", t.shape(),
+                     ", expected [..., heads, L, E] and, for enable_gqa, a divisor of q's heads");
+  }
+}
+
+// The operands as products take them. With enable_gqa q is [..., heads of k, group, L, E], and k and v have one head
+// for each group: expanded heads as views.
+struct Operands {
+  Tensor q, k, v;  // v undefined where the weights alone are wanted
+  Tensor mask;
+  std::int64_t group = 1;
+};
+Operands grouped(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  if (!options.enable_gqa || q.size(-3) == k.size(-3)) return {q, k, v, options.mask};
+  const std::int64_t heads = k.size(-3), group = q.size(-3) / heads;
+  const auto split = [&](const Tensor& t) {
+    const Shape shape = t.shape().with(t.rank() - 3, heads).inserted(t.rank() - 2, group);
+    return reshape(t, Dims(shape.dims()));
+  };
+  Tensor mask = options.mask;
+  if (mask.defined() && mask.rank() >= 3) mask = mask.size(-3) == 1 ? unsqueeze(mask, mask.rank() - 3) : split(mask);
+  return {split(q), unsqueeze(k, k.rank() - 2), v.defined() ? unsqueeze(v, v.rank() - 2) : v, mask, group};
+}
+// The result for grouped operands, [..., heads, L, n].
+Tensor joined(const Tensor& y, std::int64_t group) {
+  if (group == 1) return y;
+  return flatten(y, y.rank() - 4, y.rank() - 3);
+}
+
+// Checks everything before the first product. v is undefined where the weights alone are wanted.
+void check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  check_operand(op, "q", q, q);
+  check_operand(op, "k", q, k);
+  if (v.defined()) check_operand(op, "v", q, v);
+  if (!is_float(q.dtype())) fail_unsupported({.name = op}, q, kFloats);
+  if (v.defined() && (q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2))) {
+    fail<ShapeError>(op, ": q has shape ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
                      ", expected [..., L, E], [..., S, E] and [..., S, Ev]");
   }
-  const Shape batch = broadcast_shapes(kOp, broadcast_shapes(kOp, batch_of(q), batch_of(k)), batch_of(v));
+  if (q.size(-1) != k.size(-1)) {
+    fail<ShapeError>(op, ": q has shape ", q.shape(), " and k ", k.shape(), ", expected [..., L, E] and [..., S, E]");
+  }
+  Shape batch = batch_of(q), k_batch = batch_of(k), v_batch = v.defined() ? batch_of(v) : Shape{};
+  if (options.enable_gqa) {
+    check_heads(op, q, "k", k);
+    if (v.defined()) check_heads(op, q, "v", v);
+    if (v.defined() && v.size(-3) != k.size(-3))
+      fail<ShapeError>(op, ": k has shape ", k.shape(), " and v ", v.shape(), ", expected one number of heads");
+    k_batch = k_batch.with(k_batch.rank() - 1, q.size(-3));
+    if (v.defined()) v_batch = v_batch.with(v_batch.rank() - 1, q.size(-3));
+  }
+  batch = broadcast_shapes(op, broadcast_shapes(op, batch, k_batch), v_batch);
   const Shape scores = batch.inserted(batch.rank(), q.size(-2)).inserted(batch.rank() + 1, k.size(-2));
   if (options.mask.defined()) {
     const Tensor& mask = options.mask;
-    check_same_device(kOp, q, mask);
+    check_same_device(op, q, mask);
     if (mask.dtype() != DType::b8 && mask.dtype() != q.dtype())
-      fail<DTypeError>(kOp, ": the mask is ", mask.dtype(), ", expected bool or q's ", q.dtype());
-    if (broadcast_shapes(kOp, scores, mask.shape()) != scores)
-      fail<ShapeError>(kOp, ": the mask has shape ", mask.shape(), ", expected one that broadcasts to ", scores);
+      fail<DTypeError>(op, ": the mask is ", mask.dtype(), ", expected bool or q's ", q.dtype());
+    if (broadcast_shapes(op, scores, mask.shape()) != scores)
+      fail<ShapeError>(op, ": the mask has shape ", mask.shape(), ", expected one that broadcasts to ", scores);
   }
   if (!(options.dropout_p >= 0 && options.dropout_p <= 1))
-    fail<ConfigError>(kOp, ": dropout_p is ", options.dropout_p, ", expected a probability in [0, 1]");
+    fail<ConfigError>(op, ": dropout_p is ", options.dropout_p, ", expected a probability in [0, 1]");
   if (options.dropout_p > 0 && !options.generator)
-    fail<ConfigError>(kOp, ": dropout_p is ", options.dropout_p, " and generator is null; pass a generator");
+    fail<ConfigError>(op, ": dropout_p is ", options.dropout_p, " and generator is null; pass a generator");
 }
 
-}  // namespace
-
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const AttentionOptions& options) {
-  check(q, k, v, options);
+double scale_of(const Tensor& q, const AttentionOptions& options) {
   const double width = static_cast<double>(q.size(-1));
-  const double scale = options.scale.value_or(width > 0 ? 1 / std::sqrt(width) : 1);
-  const bool causal = options.causal == Causal::yes;
-  if (!options.mask.defined() && options.dropout_p == 0 && (!q.device().launches() || fits_device(q, k, v))) {
-    const Shape batch = broadcast_shapes(kOp, broadcast_shapes(kOp, batch_of(q), batch_of(k)), batch_of(v));
-    return apply(Attention{{batch, scale, causal}}, q, k, v);
-  }
+  return options.scale.value_or(width > 0 ? 1 / std::sqrt(width) : 1);
+}
 
+// The weights in public ops.
+Tensor weights_of(const Tensor& q, const Tensor& k, const Tensor& mask, const AttentionOptions& options) {
   // The scale multiplies q, which has fewer elements than the scores.
-  Tensor scores = matmul(q * scale, transpose(k, -2, -1));
-  if (causal) scores = causal_scores(scores);
+  Tensor scores = matmul(q * scale_of(q, options), transpose(k, -2, -1));
+  if (options.causal == Causal::yes) scores = causal_scores(scores);
   Tensor nobody;
-  if (options.mask.defined()) {
+  if (mask.defined()) {
     const double low = -std::numeric_limits<double>::infinity();
-    if (options.mask.dtype() == DType::b8)
-      scores = masked_fill(scores, logical_not(options.mask), low);
+    if (mask.dtype() == DType::b8)
+      scores = masked_fill(scores, logical_not(mask), low);
     else
-      scores = scores + options.mask;
+      scores = scores + mask;
     // A row that may attend to nothing gives zeros. Its softmax is taken of zeros, so no NaN arises.
     nobody = all(eq(scores.detach(), low), -1, KeepDim::yes);
     scores = masked_fill(scores, nobody, 0);
@@ -367,7 +404,29 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   Tensor share = softmax(scores, -1);
   if (nobody.defined()) share = masked_fill(share, nobody, 0);
   if (options.dropout_p > 0) share = dropout(share, options.dropout_p, *options.generator);
-  return matmul(share, v);
+  return share;
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  check_defined(kOp, q, k, v);
+  check(kOp, q, k, v, options);
+  const Operands in = grouped(q, k, v, options);
+  if (!in.mask.defined() && options.dropout_p == 0 && (!q.device().launches() || fits_device(in.q, in.k, in.v))) {
+    const Shape batch = broadcast_shapes(kOp, broadcast_shapes(kOp, batch_of(in.q), batch_of(in.k)), batch_of(in.v));
+    const Form form{batch, scale_of(q, options), options.causal == Causal::yes};
+    return joined(apply(Attention{form}, in.q, in.k, in.v), in.group);
+  }
+  return joined(matmul(weights_of(in.q, in.k, in.mask, options), in.v), in.group);
+}
+
+Tensor attention_weights(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+  check_defined(kWeights, q, k);
+  check(kWeights, q, k, {}, options);
+  const Operands in = grouped(q, k, {}, options);
+  return joined(weights_of(in.q, in.k, in.mask, options), in.group);
 }
 
 }  // namespace levin
