@@ -104,14 +104,14 @@ MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, Op
       q_proj_weight(one_width(options)
                         ? Parameter()
                         : Parameter(*this, "q_proj_weight", {options.embed_dim, options.embed_dim}, xavier)),
-      k_proj_weight(one_width(options) ? Parameter()
-                                       : Parameter(*this, "k_proj_weight",
-                                                   {options.embed_dim, options.kdim.value_or(options.embed_dim)},
-                                                   xavier)),
-      v_proj_weight(one_width(options) ? Parameter()
-                                       : Parameter(*this, "v_proj_weight",
-                                                   {options.embed_dim, options.vdim.value_or(options.embed_dim)},
-                                                   xavier)),
+      k_proj_weight(one_width(options)
+                        ? Parameter()
+                        : Parameter(*this, "k_proj_weight",
+                                    {options.embed_dim, options.kdim.value_or(options.embed_dim)}, xavier)),
+      v_proj_weight(one_width(options)
+                        ? Parameter()
+                        : Parameter(*this, "v_proj_weight",
+                                    {options.embed_dim, options.vdim.value_or(options.embed_dim)}, xavier)),
       in_proj_bias(options.bias ? Parameter(*this, "in_proj_bias", {3 * options.embed_dim}, constant_value(0))
                                 : Parameter()),
       bias_k(options.add_bias_kv ? Parameter(*this, "bias_k", {1, 1, options.embed_dim},
@@ -179,8 +179,8 @@ AttentionOutput MultiheadAttention::run(const Tensor& query, const Tensor& key, 
       .mask = mask, .causal = causal, .dropout_p = p, .generator = p > 0 ? &generator_ : nullptr};
   AttentionOutput out;
   if (weights == Weights::yes) out.weights = attention_weights(qkv[0], qkv[1], how);
-  const Tensor y = out.weights.defined() ? matmul(out.weights, qkv[2])
-                                         : scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], how);
+  const Tensor y =
+      out.weights.defined() ? matmul(out.weights, qkv[2]) : scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], how);
   out.y = out_proj(reshape(transpose(y, 1, 2), {n, l, e}));
   if (!options.batch_first) out.y = transpose(out.y, 0, 1);
   return out;
@@ -204,9 +204,12 @@ AttentionOutput MultiheadAttention::with_weights(const Tensor& query, const Tens
 TransformerEncoderLayer::TransformerEncoderLayer(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
-      self_attn(
-          *this, "self_attn",
-          {.embed_dim = options.d_model, .num_heads = options.nhead, .dropout = options.dropout, .bias = options.bias, .batch_first = options.batch_first}),
+      self_attn(*this, "self_attn",
+                {.embed_dim = options.d_model,
+                 .num_heads = options.nhead,
+                 .dropout = options.dropout,
+                 .bias = options.bias,
+                 .batch_first = options.batch_first}),
       linear1(*this, "linear1", {.in = options.d_model, .out = options.dim_feedforward, .bias = options.bias}),
       dropout(*this, "dropout", {.p = options.dropout}),
       linear2(*this, "linear2", {.in = options.dim_feedforward, .out = options.d_model, .bias = options.bias}),

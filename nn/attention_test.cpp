@@ -65,6 +65,141 @@ TEST_CASE("multi-head attention gives PyTorch's values, with each kind of mask")
                -0.718064648541158, -0.276509208852649, -0.467802567158712, -0.161101576717891});
 }
 
+TEST_CASE("attention to keys and values of other widths gives PyTorch's values and weights under its names") {
+  // m = fill(nn.MultiheadAttention(4, 2, kdim=3, vdim=5, batch_first=True))
+  // m(z, wave((2, 2, 3), 1.5), wave((2, 2, 5), 0.75))
+  Root root;
+  nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 2, .kdim = 3, .vdim = 5});
+  CHECK(state_names(m) == std::vector<std::string>{"q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias",
+                                                   "out_proj.weight", "out_proj.bias"});
+  fill_waves(m);
+  const Tensor z = wave({2, 3, 4}, 0.25), k = wave({2, 2, 3}, 1.5), v = wave({2, 2, 5}, 0.75);
+  check_close(m(z, k, v),
+              {-0.15235238072525,  0.0453269678024115,   0.758041155958089,   0.0603391189619222,  -0.157678084155922,
+               0.031569951877231,  0.78929119488004,     0.0152071652490478,  -0.155875318812464,  0.0434415512553782,
+               0.765117057229466,  0.0488903909924416,   -0.130817997651212,  0.0109850080480717,  0.801222296289817,
+               0.0133086084840564, -0.120095211406759,   0.00231428929165317, 0.806838999889269,   0.0113949600158401,
+               -0.110339322038147, -0.00997368010789698, 0.820239109100075,   -0.00156883511625189});
+  const nn::AttentionOutput out = m.with_weights(z, k, v);
+  check_close(out.y, m(z, k, v).detach().to_vector<double>());
+  check_close(out.weights, {0.567996079667462, 0.432003920332539, 0.456611356960924, 0.543388643039076,
+                            0.53320032878071, 0.46679967121929, 0.485367229944, 0.514632770056, 0.520300560844733,
+                            0.479699439155267, 0.474435711338505, 0.525564288661495});
+  const Tensor heads = m.with_weights(z, k, v, {}, nn::AverageHeads::no).weights;
+  CHECK(heads.shape() == Shape{2, 2, 3, 2});
+  check_close(mean(heads, {1}), out.weights.detach().to_vector<double>());
+  CHECK_THROWS_WITH_AS((void)m(z, z, v), doctest::Contains("key has shape [2, 3, 4], expected [N, L, 3]"), ShapeError);
+  CHECK_THROWS_AS((void)m(z), ShapeError);
+}
+
+TEST_CASE("attention to a trained key and to a zero gives PyTorch's values, whatever the masks") {
+  // m = fill(nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True, batch_first=True))
+  // m(z, z, z, key_padding_mask=padding, attn_mask=torch.triu(torch.ones(3, 3), 1).bool(), average_attn_weights=False)
+  Root root;
+  nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 2, .add_bias_kv = true, .add_zero_attn = true});
+  CHECK(state_names(m) == std::vector<std::string>{"in_proj_weight", "in_proj_bias", "bias_k", "bias_v",
+                                                   "out_proj.weight", "out_proj.bias"});
+  fill_waves(m);
+  const Tensor z = wave({2, 3, 4}, 0.25);
+  const Tensor padding = ne(from_data(std::vector<std::uint8_t>{0, 0, 1, 0, 0, 0}, {2, 3}, Device::cpu()), 0);
+  const std::vector<double> y = {-0.134412503918775, 0.182010666642884, 0.482528409846176, 0.442843949172684,
+                                 -0.252839481183845, 0.314854670867784, 0.350618209902081, 0.558577419646575,
+                                 -0.230427109517537, 0.289379175648631, 0.376212999705939, 0.535820949349901,
+                                 -0.155511802922359, 0.184823109876499, 0.498327815156611, 0.410258400633527,
+                                 -0.26896295541755,  0.326324206310856, 0.345127979072679, 0.557453920489284,
+                                 -0.273147168181697, 0.342504397776686, 0.318821516086024, 0.590846803283453};
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor added = masked_fill(zeros({2, 3}, Device::cpu(), DType::f64), padding, -inf);
+  for (const Tensor& mask : {padding, added}) {
+    const nn::AttentionMasks masks{.key_padding = mask, .causal = Causal::yes};
+    check_close(m(z, masks), y);
+    check_close(m.with_weights(z, z, z, masks, nn::AverageHeads::no).weights, {0.344271771804538,
+                                                                               0,
+                                                                               0,
+                                                                               0.34458836517973,
+                                                                               0.311139863015732,
+                                                                               0.209285084091985,
+                                                                               0.256611080741567,
+                                                                               0,
+                                                                               0.252189390056008,
+                                                                               0.28191444511044,
+                                                                               0.270042142327883,
+                                                                               0.179644756409984,
+                                                                               0,
+                                                                               0.280725668627871,
+                                                                               0.269587432634262,
+                                                                               0.270198682501754,
+                                                                               0,
+                                                                               0,
+                                                                               0.39434006434944,
+                                                                               0.335461253148806,
+                                                                               0.228425490943752,
+                                                                               0.269247988622622,
+                                                                               0,
+                                                                               0.273014095313671,
+                                                                               0.229312425119955,
+                                                                               0.214487880790201,
+                                                                               0.199238446643083,
+                                                                               0,
+                                                                               0.321883798451109,
+                                                                               0.264389874115607,
+                                                                               0.271028302115559,
+                                                                               0,
+                                                                               0,
+                                                                               0.358609645444934,
+                                                                               0.370362052439507,
+                                                                               0.241358481463897,
+                                                                               0.225059170783398,
+                                                                               0,
+                                                                               0.260509926123079,
+                                                                               0.273072421629626,
+                                                                               0.13639511395922,
+                                                                               0.218794698377628,
+                                                                               0.159525459944167,
+                                                                               0.249145891214431,
+                                                                               0.236138836504554,
+                                                                               0.337232589580918,
+                                                                               0,
+                                                                               0,
+                                                                               0.354865820285234,
+                                                                               0.307901590133848,
+                                                                               0.192487704130052,
+                                                                               0.254570520733676,
+                                                                               0,
+                                                                               0.307158146874796,
+                                                                               0.245783628261476,
+                                                                               0.173353076255822,
+                                                                               0.215870678817473,
+                                                                               0.168238517597367,
+                                                                               0.235098763909169,
+                                                                               0.207438963420169});
+  }
+  check_gradients(m, z, [&](const Tensor& x) { return square(m(x, {.causal = Causal::yes})); });
+}
+
+TEST_CASE("attention with its batches second is that of the transposed tensors") {
+  Root root;
+  nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 2});
+  nn::MultiheadAttention second(root, "second", {.embed_dim = 4, .num_heads = 2, .batch_first = false});
+  second.load_state_dict(m.state_dict());
+  const Tensor q = wave({2, 3, 4}, 0.25), k = wave({2, 5, 4}, 1.5);
+  const auto turned = [](const Tensor& t) { return transpose(t, 0, 1); };
+  check_close(turned(second(turned(q))), m(q).detach().to_vector<double>());
+  check_close(turned(second(turned(q), turned(k), turned(k))), m(q, k, k).detach().to_vector<double>());
+  CHECK(second.with_weights(turned(q), turned(k), turned(k)).weights.shape() == Shape{2, 3, 5});
+  CHECK_THROWS_AS((void)second(turned(q), k, k), ShapeError);
+}
+
+TEST_CASE("attention weights in training are those after dropout") {
+  Root root;
+  nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 1, .dropout = 0.5});
+  const Tensor z = wave({2, 20, 4}, 0.25);
+  const Tensor w = m.with_weights(z, z, z).weights.detach();
+  CHECK(any(eq(w, 0)).item<bool>());
+  m.eval();
+  check_close(sum(m.with_weights(z, z, z).weights, {2}), std::vector<double>(40, 1.0));
+}
+
 TEST_CASE("gradients of attention agree with finite differences in every parameter") {
   Root root;
   nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 2});
@@ -76,6 +211,8 @@ TEST_CASE("gradients of attention agree with finite differences in every paramet
 TEST_CASE("attention refuses inputs and masks that do not fit") {
   Root root;
   CHECK_THROWS_AS(nn::MultiheadAttention(root, "a", {.embed_dim = 4, .num_heads = 3}), ConfigError);
+  CHECK_THROWS_AS(nn::MultiheadAttention(root, "b", {.embed_dim = 4, .num_heads = 2, .kdim = 0}), ConfigError);
+  CHECK_THROWS_AS(nn::MultiheadAttention(root, "c", {.embed_dim = 4, .num_heads = 2, .vdim = -1}), ConfigError);
   nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 2});
   const Tensor z = wave({2, 3, 4}, 0.25);
   CHECK_THROWS_AS((void)m(wave({3, 4}, 0)), ShapeError);

@@ -213,6 +213,13 @@ TEST_CASE("every layer reports its call") {
   CHECK(told<nn::TransformerEncoderLayer>(
             line, nn::TransformerEncoderLayerOptions{.d_model = 6, .nhead = 2, .dim_feedforward = 8}) ==
         "[2, 4, 6] -> [2, 4, 6]");
+  CHECK(told<nn::TransformerEncoder>(
+            line, nn::TransformerEncoderOptions{.layer = {.d_model = 6, .nhead = 2, .dim_feedforward = 8}}) ==
+        "[2, 4, 6] -> [2, 4, 6]");
+  CHECK(told<nn::RNNCell>(rows, nn::RNNCellOptions{.in = 4, .hidden = 3}) == "[2, 4] none -> [2, 3]");
+  CHECK(told<nn::RNN>(line, nn::RecurrentOptions{.in = 6, .hidden = 3}) == "[2, 4, 6] none -> [2, 4, 3] [1, 4, 3]");
+  CHECK(told<nn::EmbeddingBag>(zeros({2, 5}, cpu, DType::i64), nn::EmbeddingBagOptions{.count = 3, .dim = 4}) ==
+        "[2, 5] none none -> [2, 4]");
   CHECK(told<nn::LSTMCell>(rows, nn::CellOptions{.in = 4, .hidden = 3}) == "[2, 4] none none -> [2, 3] [2, 3]");
   CHECK(told<nn::GRUCell>(rows, nn::CellOptions{.in = 4, .hidden = 3}) == "[2, 4] none -> [2, 3]");
   CHECK(told<nn::LSTM>(line, nn::RecurrentOptions{.in = 6, .hidden = 3}) ==

@@ -279,6 +279,8 @@ TEST_CASE("layers refuse options outside their range when they are made") {
         nn::MultiheadAttentionOptions{.embed_dim = 2, .num_heads = 1, .dropout = bad});
     refuse_options<nn::TransformerEncoderLayer>(
         nn::TransformerEncoderLayerOptions{.d_model = 2, .nhead = 1, .layer_norm_eps = bad});
+    refuse_options<nn::TransformerDecoderLayer>(
+        nn::TransformerDecoderLayerOptions{.d_model = 2, .nhead = 1, .dropout = bad});
     refuse_options<nn::LSTM>(nn::RecurrentOptions{.in = 2, .hidden = 2, .num_layers = 2, .dropout = bad});
   }
   for (const double bad : {nan, inf}) {
@@ -300,6 +302,10 @@ TEST_CASE("layers refuse options outside their range when they are made") {
     refuse_options<nn::ConvTranspose2d>(nn::ConvTranspose2dOptions{.in = 2, .out = 2, .kernel = 1, .stride = bad});
     refuse_options<nn::LSTMCell>(nn::CellOptions{.in = 2, .hidden = bad});
     refuse_options<nn::GRU>(nn::RecurrentOptions{.in = bad, .hidden = 2});
+    refuse_options<nn::RNNCell>(nn::RNNCellOptions{.in = bad, .hidden = 2});
+    refuse_options<nn::EmbeddingBag>(nn::EmbeddingBagOptions{.count = bad, .dim = 2});
+    refuse_options<nn::TransformerDecoder>(
+        nn::TransformerDecoderOptions{.layer = {.d_model = 2, .nhead = 1}, .num_layers = bad});
     refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.kernel = bad});
     refuse_options<nn::AvgPool2d>(nn::Pool2dOptions{.stride = nn::Size2(bad)});
     refuse_options<nn::Unfold>(nn::UnfoldOptions{.kernel = bad});

@@ -127,8 +127,7 @@ Tensor RNNCell::operator()(const Tensor& x, const Tensor& state) const {
   const Call call(*this, x, state);
   check_cell_input("RNNCell", x, options.in);
   const Tensor h = state_or_zeros("RNNCell", "h", state, {x.size(0), options.hidden}, x);
-  return call.gives(
-      rnn_step(linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), options.nonlinearity));
+  return call.gives(rnn_step(linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), options.nonlinearity));
 }
 
 // ---- Whole sequences
@@ -147,8 +146,7 @@ void check_lengths(const char* layer, const Tensor& lengths, const Tensor& x, st
     fail<ShapeError>(layer, ": lengths have shape ", lengths.shape(), ", expected ", Shape{n});
   if (!lengths.device().is_cpu()) return;
   for (const std::int64_t length : lengths.contiguous().to_vector<std::int64_t>()) {
-    if (length < 0 || length > steps)
-      fail<IndexError>(layer, ": a length is ", length, ", expected 0 to ", steps);
+    if (length < 0 || length > steps) fail<IndexError>(layer, ": a length is ", length, ", expected 0 to ", steps);
   }
 }
 
@@ -192,8 +190,7 @@ Tensors Recurrent::run(const Tensor& x, const Tensors& initial, const Tensor& le
   Tensors entering;
   for (std::size_t k = 0; k < initial.size(); ++k) {
     const std::int64_t features = k == 0 && options.proj_size > 0 ? options.proj_size : options.hidden;
-    entering.push_back(
-        state_or_zeros(layer, kNames[k], initial[k], {options.num_layers * directions, n, features}, x));
+    entering.push_back(state_or_zeros(layer, kNames[k], initial[k], {options.num_layers * directions, n, features}, x));
   }
   // Where the steps are behind the end of their sequence, [N, 1] of each step.
   Tensors idle;
@@ -265,15 +262,14 @@ RNN::RNN(Module& parent, std::string_view name, Options given) : Recurrent(paren
 
 RNNOutput RNN::operator()(const Tensor& x, const Tensor& h, const Tensor& lengths) const {
   const Call call(*this, x, h);
-  const auto step = options.nonlinearity == RNNNonlinearity::tanh
-                        ? Step([](const Tensor& gates_x, const Weights& w, const Tensors& states) {
-                            return Tensors{rnn_step(gates_x, linear(states[0], *w.hh, *w.bias_hh),
-                                                    RNNNonlinearity::tanh)};
-                          })
-                        : Step([](const Tensor& gates_x, const Weights& w, const Tensors& states) {
-                            return Tensors{rnn_step(gates_x, linear(states[0], *w.hh, *w.bias_hh),
-                                                    RNNNonlinearity::relu)};
-                          });
+  const auto step =
+      options.nonlinearity == RNNNonlinearity::tanh
+          ? Step([](const Tensor& gates_x, const Weights& w, const Tensors& states) {
+              return Tensors{rnn_step(gates_x, linear(states[0], *w.hh, *w.bias_hh), RNNNonlinearity::tanh)};
+            })
+          : Step([](const Tensor& gates_x, const Weights& w, const Tensors& states) {
+              return Tensors{rnn_step(gates_x, linear(states[0], *w.hh, *w.bias_hh), RNNNonlinearity::relu)};
+            });
   const Tensors out = run(x, {h}, lengths, step);
   call.gave(out[0], out[1]);
   return {out[0], out[1]};

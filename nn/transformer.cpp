@@ -28,11 +28,8 @@ const TransformerOptions& checked(const TransformerOptions& o) {
 }
 
 MultiheadAttentionOptions attention_of(const TransformerDecoderLayerOptions& o) {
-  return {.embed_dim = o.d_model,
-          .num_heads = o.nhead,
-          .dropout = o.dropout,
-          .bias = o.bias,
-          .batch_first = o.batch_first};
+  return {
+      .embed_dim = o.d_model, .num_heads = o.nhead, .dropout = o.dropout, .bias = o.bias, .batch_first = o.batch_first};
 }
 LayerNormOptions norm_of(const TransformerEncoderLayerOptions& o) {
   return {.shape = o.d_model, .eps = o.layer_norm_eps, .bias = o.bias};
@@ -117,10 +114,8 @@ Tensor TransformerDecoder::operator()(const Tensor& tgt, const Tensor& memory, c
 Transformer::Transformer(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
-      encoder(*this, "encoder",
-              {.layer = layer_of(options), .num_layers = options.num_encoder_layers, .norm = true}),
-      decoder(*this, "decoder",
-              {.layer = layer_of(options), .num_layers = options.num_decoder_layers, .norm = true}) {
+      encoder(*this, "encoder", {.layer = layer_of(options), .num_layers = options.num_encoder_layers, .norm = true}),
+      decoder(*this, "decoder", {.layer = layer_of(options), .num_layers = options.num_decoder_layers, .norm = true}) {
   for (const ParamRef& p : parameters()) {
     Generator gen = fork(p.name);
     if (p.value->rank() > 1) init::xavier_uniform_(*p.value, gen);

@@ -370,9 +370,9 @@ struct AttentionOptions {
 
 enum class RotaryPairs : std::uint8_t { halves, interleaved };
 struct RotaryOptions {
-  double base = 10000;                       // of the angles, above 0
-  RotaryPairs pairs = RotaryPairs::halves;   // halves: Llama, GPT-NeoX; interleaved: GPT-J
-  std::optional<std::int64_t> dim = {};      // even, at most D; elements from there on stay. Default D
+  double base = 10000;                      // of the angles, above 0
+  RotaryPairs pairs = RotaryPairs::halves;  // halves: Llama, GPT-NeoX; interleaved: GPT-J
+  std::optional<std::int64_t> dim = {};     // even, at most D; elements from there on stay. Default D
 };
 // Rotates pairs of elements of x [..., T, D] by angles that grow with the position. For i < dim / 2 the pair
 // (a, b) = (x[i], x[i + dim / 2]), or (x[2 i], x[2 i + 1]) of interleaved pairs, becomes

@@ -47,9 +47,9 @@ struct NllOptions {
 [[nodiscard]] LEVIN_API Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options = {});
 
 struct CtcOptions {
-  std::int64_t blank = 0;            // the class between labels
+  std::int64_t blank = 0;  // the class between labels
   Reduction reduction = Reduction::mean;
-  bool zero_infinity = false;        // 0 in place of an infinite loss
+  bool zero_infinity = false;  // 0 in place of an infinite loss
 };
 // -log of the probability that the classes of log_probs [T, N, C], log_softmax's result, spell the target: the sum over
 // all paths of T classes that become the target when repeats are merged and blanks removed. targets i64 [N, S], of

@@ -42,6 +42,15 @@ constexpr Form kForms[] = {
        const Tensor value = c.one_in(2) ? Tensor() : c.one_in(4) ? p.any() : p.of({a.entries()}, x.dtype());
        return Tensors{spmm(a, value, x, c.choice<Reduce>(4))};
      }},
+    {"embedding_bag",
+     [](Chooser& c, Pool& p) {
+       const Tensor weight = c.one_in(8) ? p.any() : p.of({c.size(), c.size()}, c.dtype());
+       const Tensor index = p.index().to(DType::i64);
+       BagOptions o{.mode = c.choice<Reduce>(4), .include_last_offset = c.one_in(2)};
+       if (c.one_in(3)) o.per_sample_weights = c.one_in(4) ? p.any() : p.of(index.shape(), weight.dtype());
+       if (c.one_in(3)) o.padding_idx = c.integer();
+       return Tensors{embedding_bag(weight, index, c.one_in(4) ? Tensor() : offsets(c, p, index.numel()), o)};
+     }},
     {"sddmm",
      [](Chooser& c, Pool& p) {
        const Csr a = pattern(c, p);

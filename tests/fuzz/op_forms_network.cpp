@@ -144,6 +144,41 @@ constexpr Form kForms[] = {
            x, to, {.input = c.choice<RateInput>(2), .constant = constant, .eps = eps, .reduction = c.reduction()})};
      }},
     LEVIN_BINARY(accuracy),
+    {"rotary_embedding",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor positions = c.one_in(4) ? p.index() : arange(x.rank() > 1 ? x.size(-2) : 1, x.device());
+       RotaryOptions o{.base = c.one_in(2) ? 10000 : c.real(), .pairs = c.choice<RotaryPairs>(2)};
+       if (c.one_in(3)) o.dim = c.integer();
+       return Tensors{rotary_embedding(x, positions, o)};
+     }},
+    {"ctc_loss",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t steps = c.size(), count = small(c), classes = c.size();
+       const Tensor x = c.one_in(8) ? p.any() : p.of({steps, count, classes}, c.dtype());
+       const auto lengths = [&](std::int64_t most) {
+         std::vector<std::int64_t> n;
+         for (std::int64_t i = 0; i < count; ++i)
+           n.push_back(static_cast<std::int64_t>(c.below(std::size_t(most) + 2)));
+         return from_data(n, {count}, Device::cpu());
+       };
+       const Tensor targets = c.one_in(4) ? p.index() : ones({count, steps}, Device::cpu(), DType::i64);
+       const Tensor in = lengths(steps), out = c.one_in(8) ? p.index() : lengths(steps);
+       return Tensors{ctc_loss(
+           x, targets, in, out,
+           {.blank = c.one_in(2) ? 0 : c.integer(), .reduction = c.reduction(), .zero_infinity = c.one_in(2)})};
+     }},
+    {"attention_weights and grouped queries",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t heads = small(c), rows = c.size(), cols = c.size(), width = c.size();
+       const DType dtype = c.dtype();
+       const Tensor q = c.one_in(8) ? p.any() : p.of({heads * small(c), rows, width}, dtype);
+       const Tensor k = c.one_in(8) ? p.any() : p.of({heads, cols, width}, dtype);
+       AttentionOptions o{.causal = c.choice<Causal>(2), .enable_gqa = !c.one_in(4)};
+       if (c.one_in(3)) o.mask = c.one_in(2) ? p.any() : p.of({rows, cols}, c.one_in(2) ? DType::b8 : dtype);
+       const Tensor v = c.one_in(8) ? p.any() : p.of({heads, cols, c.size()}, dtype);
+       return Tensors{attention_weights(q, k, o), scaled_dot_product_attention(q, k, v, o)};
+     }},
     {"scaled_dot_product_attention",
      [](Chooser& c, Pool& p) {
        const std::int64_t batch = small(c), rows = c.size(), cols = c.size(), width = c.size();

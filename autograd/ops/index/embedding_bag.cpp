@@ -22,9 +22,7 @@ void check_entries(const Tensor& index, std::int64_t rows) {
 
 // Where each bag begins, and the number of entries at the end.
 Tensor bounds(const Tensor& index, const Tensor& offsets, const BagOptions& o) {
-  if (index.rank() == 2) {
-    return arange(0, index.size(0) + 1, 1, index.device()) * index.size(1);
-  }
+  if (index.rank() == 2) { return arange(0, index.size(0) + 1, 1, index.device()) * index.size(1); }
   const Tensor end = full({1}, index.numel(), index.device(), DType::i64);
   return o.include_last_offset ? offsets : cat({offsets, end}, 0);
 }
@@ -74,8 +72,8 @@ Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& of
   const DType wide = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const Tensor rows = cast(embedding(weight, entries, padding), wide);
   const bool extreme = o.mode == Reduce::max || o.mode == Reduce::min;
-  const double last = o.mode == Reduce::max ? -std::numeric_limits<double>::infinity()
-                                            : std::numeric_limits<double>::infinity();
+  const double last =
+      o.mode == Reduce::max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
   Tensor counted = masked_fill(rows, left_out, extreme ? last : 0);
   if (scale.defined()) counted = counted * unsqueeze(cast(scale, wide), 1);
   Tensor y = segment_reduce(counted, at, extreme ? o.mode : Reduce::sum);

@@ -121,6 +121,128 @@ LEVIN_OP_CASE(scaled_dot_product_attention) {
   return c;
 }
 
+LEVIN_OP_CASE(grouped_queries) {
+  OpCase c{.ops = {},
+           .dtypes = kFloatDTypes,
+           .ulps = 32,
+           .layout_changes_sums = true,
+           .no_single = "a group has several queries"};
+  const auto add = [&](std::int64_t b, std::int64_t heads, std::int64_t group, std::int64_t l, std::int64_t s,
+                       std::int64_t e, Causal causal, std::vector<Input> mask = {}) {
+    OpSample x{.inputs = {real({b, heads * group, l, e}), real({b, heads, s, e}), real({b, heads, s, e + 1})},
+               .call = {},
+               .reference = {}};
+    for (const Input& m : mask) x.inputs.push_back(optional(m));
+    x.call = [causal](const Tensors& in) {
+      return Tensors{scaled_dot_product_attention(
+          in[0], in[1], in[2], {.mask = in.size() > 3 ? in[3] : Tensor(), .causal = causal, .enable_gqa = true})};
+    };
+    x.reference = [=](const Tensors& in) {
+      const auto flat = [](const Tensor& t) { return flatten(t, 0, 1); };
+      const auto repeated = [&](const Tensor& t) { return flat(repeat_interleave(t, group, 1)); };
+      std::vector<double> masks;
+      if (in.size() > 3) masks = added(in[3], {b, heads * group, l, s});
+      const Tensor y = attention_reference(flat(in[0]), repeated(in[1]), repeated(in[2]), masks, causal == Causal::yes,
+                                           1 / std::sqrt(double(e)));
+      return Tensors{reshape(y, {b, heads * group, l, e + 1})};
+    };
+    c.samples.push_back(x);
+  };
+  add(1, 1, 2, 1, 2, 1, Causal::no);
+  add(0, 2, 2, 2, 3, 2, Causal::no);
+  add(2, 2, 3, 3, 4, 2, Causal::no);
+  add(2, 1, 4, 4, 4, 3, Causal::yes);
+  add(1, 2, 2, 3, 4, 2, Causal::no, {mask({3, 4})});
+  add(2, 2, 2, 3, 2, 2, Causal::no, {real({2, 4, 3, 2})});
+  add(2, 2, 2, 3, 2, 2, Causal::yes, {real({2, 1, 3, 2})});
+  add(1, 2, 4, 70, 33, 16, Causal::yes);
+  c.errors.push_back({"heads",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({5, 2, 3}, cpu), zeros({2, 4, 3}, cpu),
+                                                           zeros({2, 4, 3}, cpu), {.enable_gqa = true});
+                      },
+                      throws<ShapeError>, "q has shape [5, 2, 3] and k [2, 4, 3], expected [..., heads, L, E] and"});
+  c.errors.push_back({"heads of v",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({4, 2, 3}, cpu), zeros({2, 4, 3}, cpu),
+                                                           zeros({1, 4, 3}, cpu), {.enable_gqa = true});
+                      },
+                      throws<ShapeError>, "expected one number of heads"});
+  c.errors.push_back(
+      {"fewer heads without enable_gqa",
+       [] {
+         (void)scaled_dot_product_attention(zeros({4, 2, 3}, cpu), zeros({2, 4, 3}, cpu), zeros({2, 4, 3}, cpu));
+       },
+       throws<ShapeError>, "scaled_dot_product_attention: "});
+  c.errors.push_back({"no heads",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({2, 3}, cpu), zeros({4, 3}, cpu), zeros({4, 3}, cpu),
+                                                           {.enable_gqa = true});
+                      },
+                      throws<ShapeError>, "q has shape [2, 3]"});
+  return c;
+}
+
+LEVIN_OP_CASE(attention_weights) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 32, .layout_changes_sums = true};
+  const auto add = [&](std::int64_t b, std::int64_t l, std::int64_t s, std::int64_t e, Causal causal,
+                       std::vector<Input> mask = {}) {
+    OpSample x{.inputs = {real({b, l, e}), real({b, s, e})}, .call = {}, .reference = {}};
+    for (const Input& m : mask) x.inputs.push_back(optional(m));
+    x.call = [causal](const Tensors& in) {
+      return Tensors{attention_weights(in[0], in[1], {.mask = in.size() > 2 ? in[2] : Tensor(), .causal = causal})};
+    };
+    // Attention to the unit vectors.
+    x.reference = [=](const Tensors& in) {
+      return Tensors{attention_reference(in[0], in[1], expand(eye(s, cpu, DType::f64), {b, s, s}),
+                                         in.size() > 2 ? added(in[2], {b, l, s}) : std::vector<double>{},
+                                         causal == Causal::yes, 1 / std::sqrt(double(e)))};
+    };
+    c.samples.push_back(x);
+  };
+  add(1, 1, 2, 1, Causal::no);
+  add(0, 2, 3, 2, Causal::no);
+  add(2, 3, 4, 2, Causal::no);
+  add(1, 4, 3, 2, Causal::yes);
+  add(2, 3, 4, 2, Causal::no, {mask({3, 4})});
+  add(2, 3, 4, 2, Causal::yes, {real({2, 1, 4})});
+  c.no_single = "the only weight of one key is 1, whatever the inputs";
+  c.errors.push_back({"widths",
+                      [] {
+                        (void)attention_weights(zeros({2, 3}, cpu), zeros({2, 4}, cpu));
+                      },
+                      throws<ShapeError>, "attention_weights: q has shape [2, 3] and k [2, 4]"});
+  c.errors.push_back({"mask",
+                      [] {
+                        (void)attention_weights(zeros({2, 3}, cpu), zeros({4, 3}, cpu), {.mask = zeros({3, 4}, cpu)});
+                      },
+                      throws<ShapeError>, "attention_weights: "});
+  c.errors.push_back({"heads",
+                      [] {
+                        (void)attention_weights(zeros({5, 2, 3}, cpu), zeros({2, 4, 3}, cpu), {.enable_gqa = true});
+                      },
+                      throws<ShapeError>, "attention_weights: q has shape [5, 2, 3] and k [2, 4, 3]"});
+  return c;
+}
+
+TEST_CASE("grouped queries give each head's group what repeated heads give, in groups of one weight too") {
+  Generator gen(1);
+  const Tensor q = randn({2, 6, 5, 4}, gen, cpu), k = randn({2, 2, 7, 4}, gen, cpu), v = randn({2, 2, 7, 3}, gen, cpu);
+  const Tensor k3 = repeat_interleave(k, 3, 1), v3 = repeat_interleave(v, 3, 1);
+  CHECK(equal(scaled_dot_product_attention(q, k, v, {.enable_gqa = true}), scaled_dot_product_attention(q, k3, v3)));
+  CHECK(allclose(attention_weights(q, k, {.enable_gqa = true}), attention_weights(q, k3), 1e-5, 1e-6));
+  // Heads of memory [B, L, H, E], as a projection leaves them.
+  const Tensor inside = transpose(transpose(q, 1, 2).contiguous(), 1, 2);
+  CHECK(
+      equal(scaled_dot_product_attention(inside, k, v, {.enable_gqa = true}), scaled_dot_product_attention(q, k3, v3)));
+  // Dropout draws one number for each weight.
+  Generator one(3), two(3);
+  const auto dropped = [&](Generator& g, const Tensor& keys, const Tensor& values, bool gqa) {
+    return scaled_dot_product_attention(q, keys, values, {.dropout_p = 0.5, .generator = &g, .enable_gqa = gqa});
+  };
+  CHECK(allclose(dropped(one, k, v, true), dropped(two, k3, v3, false), 1e-5, 1e-6));
+}
+
 TEST_CASE(
     "attention on a device: 16-bit heads of every width it fuses, broadcast and strided batches, equal the cpu's") {
   const auto device = test::launching_device();

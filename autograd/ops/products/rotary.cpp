@@ -10,8 +10,7 @@ namespace {
 
 void check_table(const char* op, const Tensor& positions, std::int64_t dim, double base) {
   check_defined(op, positions);
-  if (positions.dtype() != DType::i64)
-    fail<DTypeError>(op, ": positions are ", positions.dtype(), ", expected i64");
+  if (positions.dtype() != DType::i64) fail<DTypeError>(op, ": positions are ", positions.dtype(), ", expected i64");
   if (dim < 2 || dim % 2 != 0)
     fail<ConfigError>(op, ": dim is ", dim, ", expected an even number of 2 or more: it counts pairs of elements");
   if (!(base > 0 && std::isfinite(base)))
@@ -26,8 +25,8 @@ void check_rotated(const char* op, const Tensor& x, const Shape& pairs, const ch
     fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected a last dimension of ", dim, " or more");
   const Shape whole = x.shape().with(x.rank() - 1, pairs.back());
   if (pairs.rank() > whole.rank() || broadcast_shapes(op, whole, pairs) != whole) {
-    fail<ShapeError>(op, ": ", what, " have shape ", pairs.removed(pairs.rank() - 1), ", expected one that broadcasts to ",
-                     whole.removed(whole.rank() - 1));
+    fail<ShapeError>(op, ": ", what, " have shape ", pairs.removed(pairs.rank() - 1),
+                     ", expected one that broadcasts to ", whole.removed(whole.rank() - 1));
   }
 }
 

@@ -88,8 +88,7 @@ Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const Tensor& in
 
   // The target with a blank around each label, [N, 2 S + 1]. A path may pass over a blank between unequal labels.
   const Tensor blanks = full({n, longest}, o.blank, device, DType::i64);
-  const Tensor spelled =
-      cat({flatten(stack({blanks, labels}, -1), 1), full({n, 1}, o.blank, device, DType::i64)}, 1);
+  const Tensor spelled = cat({flatten(stack({blanks, labels}, -1), 1), full({n, 1}, o.blank, device, DType::i64)}, 1);
   const std::int64_t states = spelled.size(1);
   const Tensor place = arange(states, device);
   Tensor no_skip = ones({n, std::min<std::int64_t>(states, 2)}, device, DType::b8);

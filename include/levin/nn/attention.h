@@ -17,11 +17,11 @@ struct MultiheadAttentionOptions {
   std::int64_t embed_dim = 0, num_heads = 0;  // heads of embed_dim / num_heads each
   double dropout = 0;                         // of the attention weights, in training
   bool bias = true;
-  bool add_bias_kv = false;             // one more key and value, trained: bias_k and bias_v [1, 1, E]
-  bool add_zero_attn = false;           // one more key and value of zeros
-  std::optional<std::int64_t> kdim{};   // features of key and value; default embed_dim
+  bool add_bias_kv = false;            // one more key and value, trained: bias_k and bias_v [1, 1, E]
+  bool add_zero_attn = false;          // one more key and value of zeros
+  std::optional<std::int64_t> kdim{};  // features of key and value; default embed_dim
   std::optional<std::int64_t> vdim{};
-  bool batch_first = true;              // false: [L, N, E], PyTorch's default; weights and masks stay as they are
+  bool batch_first = true;  // false: [L, N, E], PyTorch's default; weights and masks stay as they are
 };
 // Positions to leave out, as PyTorch's module takes them: true in a bool mask leaves out (the op's mask means the
 // opposite); a mask of the query's dtype is added to the scores.
