@@ -35,10 +35,10 @@ void check(const Tensor& weight, const Tensor& index, const Tensor& offsets, con
   if (index.dtype() != DType::i64) fail<DTypeError>(kOp, ": index is ", index.dtype(), ", expected i64");
   if (index.rank() != 1 && index.rank() != 2)
     fail<ShapeError>(kOp, ": index has shape ", index.shape(), ", expected [E] with offsets, or [bags, n]");
-  if (offsets.defined() != (index.rank() == 1)) {
-    fail<ShapeError>(kOp, ": index has shape ", index.shape(), offsets.defined() ? " with" : " without",
-                     " offsets, expected offsets beside [E] alone");
-  }
+  if (index.rank() == 1 && !offsets.defined())
+    fail<StateError>(kOp, ": offsets are undefined beside an index of shape ", index.shape(), ", expected [bags]");
+  if (index.rank() == 2 && offsets.defined())
+    fail<ShapeError>(kOp, ": offsets are given beside an index of shape ", index.shape(), ", expected none");
   if (offsets.defined()) {
     check_same_device(kOp, weight, offsets);
     if (offsets.dtype() != DType::i64) fail<DTypeError>(kOp, ": offsets are ", offsets.dtype(), ", expected i64");

@@ -37,13 +37,13 @@ Tensor rotary_reference(const Tensor& x, const Tensor& positions, std::int64_t d
 LEVIN_OP_CASE(rotary_embedding) {
   OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 16, .no_single = "pairs of elements are rotated"};
   const auto add = [&](const Shape& shape, const Tensor& positions, RotaryOptions o) {
-    c.samples.push_back(
-        {.inputs = {real(shape)},
-         .call = [=](const Tensors& in) { return Tensors{rotary_embedding(in[0], positions.to(in[0].device()), o)}; },
-         .reference =
-             [=](const Tensors& in) {
-               return Tensors{rotary_reference(in[0], positions, o.dim.value_or(in[0].size(-1)), o.base, o.pairs)};
-             }});
+    c.samples.push_back({.inputs = {real(shape), fixed(positions)},
+                         .call = [=](const Tensors& in) { return Tensors{rotary_embedding(in[0], in[1], o)}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               return Tensors{
+                                   rotary_reference(in[0], positions, o.dim.value_or(in[0].size(-1)), o.base, o.pairs)};
+                             }});
   };
   for (const RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {
     add({1, 2}, positions_of({3}, {1}), {.pairs = pairs});
@@ -91,12 +91,11 @@ LEVIN_OP_CASE(apply_rotary) {
       const Tensor positions = positions_of({4, 1, 10}, {3});
       const std::int64_t dim = s.back() / 2 * 2;
       c.samples.push_back(
-          {.inputs = {real(s)},
+          {.inputs = {real(s), fixed(positions)},
            .call =
                [=](const Tensors& in) {
                  const DType wide = in[0].dtype() == DType::f64 ? DType::f64 : DType::f32;
-                 return Tensors{
-                     apply_rotary(in[0], rotary_table(positions.to(in[0].device()), dim, 10000, wide), pairs)};
+                 return Tensors{apply_rotary(in[0], rotary_table(in[1], dim, 10000, wide), pairs)};
                },
            .reference =
                [=](const Tensors& in) { return Tensors{rotary_reference(in[0], positions, dim, 10000, pairs)}; }});

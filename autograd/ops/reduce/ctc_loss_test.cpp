@@ -36,11 +36,6 @@ struct Texts {
     }
     return ints(all, {count(), static_cast<std::int64_t>(longest) + 1});
   }
-  [[nodiscard]] Tensor joined() const {
-    Ints all;
-    for (const Ints& t : targets) all.insert(all.end(), t.begin(), t.end());
-    return ints(all);
-  }
 };
 
 // -log of the sum over all classes^steps paths that spell the target, each with its product of probabilities.
@@ -84,15 +79,10 @@ Tensor ctc_reference(const Tensor& log_probs, const Texts& texts, const CtcOptio
 
 LEVIN_OP_CASE(ctc_loss) {
   OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 16, .layout_changes_sums = true};
-  const auto add = [&](const Texts& texts, const CtcOptions& o, bool joined = false) {
-    c.samples.push_back({.inputs = {real({texts.steps, texts.count(), texts.classes})},
-                         .call =
-                             [=](const Tensors& in) {
-                               const Device on = in[0].device();
-                               const Tensor targets = joined ? texts.joined() : texts.padded();
-                               return Tensors{ctc_loss(in[0], targets.to(on), ints(texts.input_lengths).to(on),
-                                                       texts.lengths().to(on), o)};
-                             },
+  const auto add = [&](const Texts& texts, const CtcOptions& o) {
+    c.samples.push_back({.inputs = {real({texts.steps, texts.count(), texts.classes}), fixed(texts.padded()),
+                                    fixed(ints(texts.input_lengths)), fixed(texts.lengths())},
+                         .call = [=](const Tensors& in) { return Tensors{ctc_loss(in[0], in[1], in[2], in[3], o)}; },
                          .reference = [=](const Tensors& in) { return Tensors{ctc_reference(in[0], texts, o)}; }});
   };
   const Texts single{1, 2, {{1}}, {1}}, nothing{2, 3, {}, {}},
