@@ -44,8 +44,9 @@ struct BagOptions {
 };
 // The reduction of bags of rows of weight [rows, columns]: index i64 [E], whose bag i is offsets[i] .. offsets[i + 1]
 // with offsets i64 [bags] from 0, or index [bags, n] without offsets -> [bags, columns]; 0 for a bag without entries.
-// Without padding_idx the rows of all entries are never in memory. Throws StateError for [E]
-// without offsets, ShapeError, DTypeError, IndexError, and ConfigError for per_sample_weights of another reduction. PyTorch has no Reduce::min here.
+// Without padding_idx the rows of all entries are never in memory. PyTorch has no Reduce::min here. Throws StateError
+// for [E] without offsets, ShapeError, DTypeError, IndexError, and ConfigError for per_sample_weights of another
+// reduction.
 [[nodiscard]] LEVIN_API Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& offsets = {},
                                              const BagOptions& options = {});
 

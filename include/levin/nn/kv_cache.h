@@ -32,8 +32,9 @@ class LEVIN_API KeyValueCache {
 
   // Writes k and v [batch, heads, T, width] behind what is there, and returns views of the cache with all tokens. The
   // views share the cache's memory; what they hold stays as it is until truncate or clear make room. No gradient
-  // passes. Throws ShapeError where k or v do not fit, or more than the capacity would be kept, DTypeError, DeviceError,
-  // and AutogradError where k or v would be recorded: generation takes a NoGrad. A refused call writes nothing.
+  // passes. Throws ShapeError where k or v do not fit, or more than the capacity would be kept, DTypeError,
+  // DeviceError, and AutogradError where k or v would be recorded: generation takes a NoGrad. A refused call writes
+  // nothing.
   Views append(const Tensor& k, const Tensor& v);
   [[nodiscard]] Views views() const;
   // Bool [queries, length], as scaled_dot_product_attention takes it: each of the last `queries` tokens sees itself and
