@@ -16,7 +16,7 @@ struct Kind<AdagradOptions> {
     return {lr, o.lr_decay, o.eps, o.weight_decay, o.maximize};
   }
   static std::array<const char*, 3> state_names(const AdagradOptions&, const auto&) { return {"sum"}; }
-  static double initial_state(const AdagradOptions& o) { return o.initial_accumulator_value; }
+  static double initial_state(const AdagradOptions& o, int, double) { return o.initial_accumulator_value; }
   static std::vector<std::pair<const char*, double*>> numbers(AdagradOptions& o) {
     return {{"lr_decay", &o.lr_decay}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
   }

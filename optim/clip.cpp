@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <typeinfo>
 
 #include "levin/stream.h"
@@ -89,9 +90,12 @@ bool Optimizer::fuses_clipping() const {
   });
   // A class of a user may override the update.
   const std::type_info& type = typeid(*this);
+  const auto is_any = [&]<class... Os>(std::type_identity<Os>...) { return ((type == typeid(Os)) || ...); };
+  using std::type_identity;
   return together && device.launches() &&
-         (type == typeid(SGD) || type == typeid(Adam) || type == typeid(AdamW) || type == typeid(RMSprop) ||
-          type == typeid(Adagrad));
+         is_any(type_identity<SGD>{}, type_identity<Adam>{}, type_identity<AdamW>{}, type_identity<RMSprop>{},
+                type_identity<Adagrad>{}, type_identity<NAdam>{}, type_identity<RAdam>{}, type_identity<Adamax>{},
+                type_identity<Adadelta>{}, type_identity<Lion>{}, type_identity<ASGD>{}, type_identity<Rprop>{});
 }
 
 Tensor Optimizer::step_clipped(double max_norm) {

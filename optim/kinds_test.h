@@ -39,6 +39,20 @@ inline const std::vector<std::pair<std::string, Make>>& all_kinds() {
        make<RMSprop>(RMSpropOptions{.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true})},
       {"adagrad", make<Adagrad>(AdagradOptions{
                       .lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.5})},
+      {"nadam", make<NAdam>(NAdamOptions{.lr = 0.1, .weight_decay = 0.1})},
+      {"nadam decoupled", make<NAdam>(NAdamOptions{.lr = 0.1,
+                                                   .beta1 = 0.8,
+                                                   .beta2 = 0.9,
+                                                   .weight_decay = 0.1,
+                                                   .momentum_decay = 0.5,
+                                                   .decoupled_weight_decay = true})},
+      {"radam", make<RAdam>(RAdamOptions{.lr = 0.1, .beta2 = 0.9, .weight_decay = 0.1})},
+      {"radam decoupled", make<RAdam>(RAdamOptions{.lr = 0.1, .weight_decay = 0.1, .decoupled_weight_decay = true})},
+      {"adamax", make<Adamax>(AdamaxOptions{.lr = 0.1, .weight_decay = 0.1})},
+      {"adadelta", make<Adadelta>(AdadeltaOptions{.weight_decay = 0.1})},
+      {"lion", make<Lion>(LionOptions{.lr = 0.1, .weight_decay = 0.1})},
+      {"asgd", make<ASGD>(ASGDOptions{.lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1})},
+      {"rprop", make<Rprop>(RpropOptions{.lr = 0.1})},
       {"maximize", make<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true, .maximize = true})},
   };
   return kinds;

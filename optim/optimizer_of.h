@@ -21,7 +21,7 @@ namespace levin::optim {
 // - numbers(options): names and places of the numbers in the state;
 // - with a momentum: kMomentum, its member, check_momentum(value), and kMomentumMakesState, whether a momentum other
 //   than 0 adds a state tensor;
-// - where states do not start with 0: initial_state(options).
+// - where states do not start with 0: initial_state(options, which, lr).
 template <class Options>
 struct Kind;
 
@@ -85,8 +85,8 @@ auto OptimizerOf<Options>::state_names(int group) const -> std::array<const char
 
 template <class Options>
 double OptimizerOf<Options>::initial_state(int group, int which) const {
-  if constexpr (requires(const Options& o) { Kind<Options>::initial_state(o); })
-    return Kind<Options>::initial_state(options_[index_of(group)]);
+  if constexpr (requires(const Options& o) { Kind<Options>::initial_state(o, which, 0.0); })
+    return Kind<Options>::initial_state(options_[index_of(group)], which, lr(group));
   else
     return Optimizer::initial_state(group, which);
 }

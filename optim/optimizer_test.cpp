@@ -28,7 +28,16 @@ TEST_CASE("five steps give PyTorch's parameters") {
       {"adamw", {0.8280562084943182, -2.117727855642682, 2.7341291907676375}},
       {"rmsprop", {0.7562984557083311, -2.915023115083864, 2.322144460439323}},
       {"rmsprop centered", {-1.3628379160471535, -2.5403386924187514, 1.2147959874701295}},
-      {"adagrad", {0.9462556477878693, -2.021814703957529, 2.8852213532293116}}};
+      {"adagrad", {0.9462556477878693, -2.021814703957529, 2.8852213532293116}},
+      {"nadam", {0.847004580209978, -2.0398941879141463, 2.8061877152326336}},
+      {"nadam decoupled", {0.9288201107593234, -2.0136773722201506, 2.762037719831845}},
+      {"radam", {0.8698181699605769, -2.0713788382154332, 2.748326634152397}},
+      {"radam decoupled", {0.8714612188503947, -2.070208802132665, 2.750710269182518}},
+      {"adamax", {0.7916779487484439, -2.1330340081723196, 2.7930692676052775}},
+      {"adadelta", {0.9960128073920465, -1.9998847410118696, 2.993774710074812}},
+      {"lion", {0.9549501498999998, -1.9980596008, 2.7529504486999996}},
+      {"asgd", {0.9194768498829313, -1.8686949619291804, 2.6387594691551737}},
+      {"rprop", {0.8400000000000001, -2.16, 2.925}}};
   for (std::size_t k = 0; k < want.size(); ++k) {
     const std::string kind = all_kinds()[k].first;
     CAPTURE(kind);
@@ -444,9 +453,26 @@ TEST_CASE("optimizers refuse numbers outside their range when they are made") {
          &RMSpropOptions::eps, &RMSpropOptions::weight_decay, &RMSpropOptions::momentum);
   refuse(std::type_identity<Adagrad>{}, AdagradOptions{}, &AdagradOptions::lr, &AdagradOptions::lr_decay,
          &AdagradOptions::weight_decay, &AdagradOptions::initial_accumulator_value, &AdagradOptions::eps);
+  refuse(std::type_identity<NAdam>{}, NAdamOptions{}, &NAdamOptions::lr, &NAdamOptions::beta1, &NAdamOptions::beta2,
+         &NAdamOptions::eps, &NAdamOptions::weight_decay, &NAdamOptions::momentum_decay);
+  refuse(std::type_identity<RAdam>{}, RAdamOptions{}, &RAdamOptions::lr, &RAdamOptions::beta1, &RAdamOptions::beta2,
+         &RAdamOptions::eps, &RAdamOptions::weight_decay);
+  refuse(std::type_identity<Adamax>{}, AdamaxOptions{}, &AdamaxOptions::lr, &AdamaxOptions::beta1,
+         &AdamaxOptions::beta2, &AdamaxOptions::eps, &AdamaxOptions::weight_decay);
+  refuse(std::type_identity<Adadelta>{}, AdadeltaOptions{}, &AdadeltaOptions::lr, &AdadeltaOptions::rho,
+         &AdadeltaOptions::eps, &AdadeltaOptions::weight_decay);
+  refuse(std::type_identity<Lion>{}, LionOptions{}, &LionOptions::lr, &LionOptions::beta1, &LionOptions::beta2,
+         &LionOptions::weight_decay);
+  refuse(std::type_identity<ASGD>{}, ASGDOptions{}, &ASGDOptions::lr, &ASGDOptions::lambd, &ASGDOptions::weight_decay);
+  refuse(std::type_identity<Rprop>{}, RpropOptions{}, &RpropOptions::lr, &RpropOptions::eta_minus,
+         &RpropOptions::eta_plus, &RpropOptions::step_size_min, &RpropOptions::step_size_max);
   refuse(std::type_identity<LBFGS>{}, LBFGSOptions{}, &LBFGSOptions::lr, &LBFGSOptions::tolerance_grad,
          &LBFGSOptions::tolerance_change);
   CHECK_THROWS_AS(SGD(parameters, {.dampening = nan}), ConfigError);
+  CHECK_THROWS_AS(ASGD(parameters, {.alpha = nan}), ConfigError);
+  CHECK_THROWS_AS(ASGD(parameters, {.t0 = inf}), ConfigError);
+  CHECK_THROWS_AS(Adadelta(parameters, {.rho = 1.5}), ConfigError);
+  CHECK_THROWS_AS(Rprop(parameters, {.eta_minus = 1}), ConfigError);
   CHECK_THROWS_AS(LBFGS(parameters, {.max_eval = -1}), ConfigError);
   CHECK_THROWS_AS(GradScaler({.growth_factor = inf}), ConfigError);
   CHECK_THROWS_AS(GradScaler({.max_scale = nan}), ConfigError);

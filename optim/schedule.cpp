@@ -62,6 +62,19 @@ void Scheduler::load_state_dict(const NamedTensors& state) {
   base_ = base;
 }
 
+void Scheduler::check_part(const char* who, const Scheduler* part) const {
+  if (!part) fail<ConfigError>(who, ": a schedule is null");
+  if (part->optimizer_ != optimizer_) fail<ConfigError>(who, ": a schedule belongs to another optimizer");
+  if (part->needs_metric()) fail<ConfigError>(who, ": a plateau schedule can not be part of it");
+  // Only lr_at of a part is used: the momentum would stay where its cycle began.
+  if (part->cycles_momentum())
+    fail<ConfigError>(who, ": a schedule moves the momentum, expected the lr only; set cycle_momentum = false");
+}
+double Scheduler::factor_at(const Scheduler& part, int group, std::int64_t t) {
+  const double base = part.base(group);
+  return base == 0 ? 0 : part.lr_at(group, t) / base;
+}
+
 StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
     : Scheduler(optimizer), step_size_(step_size), gamma_(gamma) {
   check_at_least("step_lr", "step_size", step_size, 1);
@@ -135,6 +148,14 @@ double LinearLR::lr_at(int group, std::int64_t t) const {
          (start_ + (end_ - start_) * static_cast<double>(std::min(t, total_)) / static_cast<double>(total_));
 }
 
+ConstantLR::ConstantLR(Optimizer& optimizer, double factor, std::int64_t total_iters)
+    : Scheduler(optimizer), factor_(factor), total_(total_iters) {
+  check_at_least("constant_lr", "total_iters", total_iters, 1);
+  check_not_negative("constant_lr", "factor", factor);
+  apply();
+}
+double ConstantLR::lr_at(int group, std::int64_t t) const { return base(group) * (t < total_ ? factor_ : 1); }
+
 PolynomialLR::PolynomialLR(Optimizer& optimizer, std::int64_t total_iters, double power)
     : Scheduler(optimizer), total_(total_iters), power_(power) {
   check_at_least("polynomial_lr", "total_iters", total_iters, 1);
@@ -151,6 +172,63 @@ LambdaLR::LambdaLR(Optimizer& optimizer, Function<double(std::int64_t)> factor)
   apply();
 }
 double LambdaLR::lr_at(int group, std::int64_t t) const { return base(group) * factor_(t); }
+
+MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, Function<double(std::int64_t)> factor)
+    : Scheduler(optimizer), factor_(std::move(factor)) {
+  if (!factor_) fail<ConfigError>("multiplicative_lr: the factor is empty, expected a function of the step");
+  apply();
+}
+double MultiplicativeLR::lr_at(int group, std::int64_t t) const {
+  const double lr = base(group);  // the check
+  if (t < known_) known_ = 0, product_ = 1;
+  for (; known_ < t; ++known_) product_ *= factor_(known_ + 1);
+  return lr * product_;
+}
+
+CyclicLR::CyclicLR(Optimizer& optimizer, CyclicOptions options) : Scheduler(optimizer), options_(std::move(options)) {
+  constexpr const char* who = "cyclic_lr";
+  check_not_negative(who, "base_lr", options_.base_lr);
+  check_not_negative(who, "max_lr", options_.max_lr);
+  check_at_least(who, "step_size_up", options_.step_size_up, 1);
+  check_at_least(who, "step_size_down", options_.step_size_down, 0);
+  check_not_negative(who, "gamma", options_.gamma);
+  if (options_.cycle_momentum) {
+    check_not_negative(who, "base_momentum", options_.base_momentum);
+    check_not_negative(who, "max_momentum", options_.max_momentum);
+    if (!optimizer.momentum(0))
+      fail<ConfigError>(who, ": ", optimizer.name(), " has no momentum to cycle; set cycle_momentum = false");
+  }
+  apply_momentum();
+  apply();
+}
+double CyclicLR::height(std::int64_t t) const {
+  const double at = static_cast<double>(t), up = static_cast<double>(options_.step_size_up),
+               down = options_.step_size_down > 0 ? static_cast<double>(options_.step_size_down) : up;
+  const double ratio = up / (up + down), cycle = std::floor(1 + at / (up + down)), x = 1 + at / (up + down) - cycle;
+  const double h = x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
+  if (options_.scale_fn) return h * options_.scale_fn(options_.scale_mode == ScaleMode::cycle ? cycle : at);
+  switch (options_.mode) {
+    case CyclicMode::triangular: break;
+    case CyclicMode::triangular2: return h * std::exp2(1 - cycle);
+    case CyclicMode::exp_range: return h * std::pow(options_.gamma, at);
+  }
+  return h;
+}
+double CyclicLR::lr_at(int group, std::int64_t t) const {
+  (void)base(group);  // the check
+  return options_.base_lr + (options_.max_lr - options_.base_lr) * height(t);
+}
+double CyclicLR::momentum_at(std::int64_t t) const {
+  return options_.max_momentum - (options_.max_momentum - options_.base_momentum) * height(t);
+}
+void CyclicLR::apply_momentum() {
+  if (!options_.cycle_momentum) return;
+  for (int g = 0; g < optimizer_->groups(); ++g) optimizer_->set_momentum(g, momentum_at(t_));
+}
+void CyclicLR::step() {
+  Scheduler::step();
+  apply_momentum();
+}
 
 OneCycleLR::OneCycleLR(Optimizer& optimizer, OneCycleOptions options) : Scheduler(optimizer), options_(options) {
   check_at_least("one_cycle_lr", "total_steps", options.total_steps, 1);
@@ -172,24 +250,27 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, OneCycleOptions options) : Schedule
   apply();
   apply_momentum();
 }
-double OneCycleLR::between(double start, double peak, double end, std::int64_t t) const {
-  // Two phases whose borders are PyTorch's: pct_start * total - 1, and total - 1.
-  const double top = options_.pct_start * static_cast<double>(options_.total_steps) - 1,
-               last = static_cast<double>(options_.total_steps) - 1;
+double OneCycleLR::between(double start, double peak, double middle, double end, std::int64_t t) const {
+  // Phases whose borders are PyTorch's: pct_start * total - 1, 2 pct_start * total - 2 with three, and total - 1.
+  const double total = static_cast<double>(options_.total_steps), top = options_.pct_start * total - 1,
+               second = options_.three_phase ? 2 * options_.pct_start * total - 2 : total - 1, last = total - 1;
   const double at = static_cast<double>(t);
-  const bool rising = at <= top;
   // The step() after the last one asks for a further value: the last one.
-  const double share = rising ? (top > 0 ? at / top : 1) : (last > top ? std::min(1.0, (at - top) / (last - top)) : 1);
-  const double from = rising ? start : peak, to = rising ? peak : end;
-  return options_.anneal == Anneal::cosine ? cosine(from, to, share) : from + (to - from) * share;
+  const auto part = [&](double from, double to, double begin, double until) {
+    const double share = until > begin ? std::min(1.0, (at - begin) / (until - begin)) : 1;
+    return options_.anneal == Anneal::cosine ? cosine(from, to, share) : from + (to - from) * share;
+  };
+  if (at <= top) return part(start, peak, 0, top);
+  if (at <= second || second >= last) return part(peak, middle, top, second);
+  return part(middle, end, second, last);
 }
 double OneCycleLR::lr_at(int group, std::int64_t t) const {
   (void)base(group);  // the check
-  const double start = options_.max_lr / options_.div_factor;
-  return between(start, options_.max_lr, start / options_.final_div_factor, t);
+  const double start = options_.max_lr / options_.div_factor, end = start / options_.final_div_factor;
+  return between(start, options_.max_lr, options_.three_phase ? start : end, end, t);
 }
 double OneCycleLR::momentum_at(std::int64_t t) const {
-  return between(options_.max_momentum, options_.base_momentum, options_.max_momentum, t);
+  return between(options_.max_momentum, options_.base_momentum, options_.max_momentum, options_.max_momentum, t);
 }
 void OneCycleLR::apply_momentum() {
   if (!options_.cycle_momentum) return;
@@ -300,24 +381,25 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Sch
   if (!std::is_sorted(milestones_.begin(), milestones_.end()))
     fail<ConfigError>("sequential_lr: the milestones are not in ascending order");
   if (!milestones_.empty()) check_at_least("sequential_lr", "a milestone", milestones_.front(), 0);
-  for (const auto& s : schedules_) {
-    if (!s) fail<ConfigError>("sequential_lr: a schedule is null");
-    if (&s->optimizer() != &optimizer) fail<ConfigError>("sequential_lr: a schedule belongs to another optimizer");
-    if (s->needs_metric()) fail<ConfigError>("sequential_lr: a plateau schedule can not be part of a sequence");
-    // A sequence sets lr only: the momentum would stay at the value where the cycle began.
-    const auto* cycle = dynamic_cast<const OneCycleLR*>(s.get());
-    if (cycle && cycle->cycles_momentum()) {
-      fail<ConfigError>(
-          "sequential_lr: a one-cycle schedule of the sequence moves the momentum, expected the lr only; set "
-          "cycle_momentum = false");
-    }
-  }
+  for (const auto& s : schedules_) check_part("sequential_lr", s.get());
   apply();
 }
 double SequentialLR::lr_at(int group, std::int64_t t) const {
   const auto k =
       static_cast<std::size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), t) - milestones_.begin());
   return schedules_[k]->lr_at(group, k == 0 ? t : t - milestones_[k - 1]);
+}
+
+ChainedScheduler::ChainedScheduler(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules)
+    : Scheduler(optimizer), schedules_(std::move(schedules)) {
+  if (schedules_.empty()) fail<ConfigError>("chained_scheduler: no schedules are given, expected one or more");
+  for (const auto& s : schedules_) check_part("chained_scheduler", s.get());
+  apply();
+}
+double ChainedScheduler::lr_at(int group, std::int64_t t) const {
+  double lr = base(group);
+  for (const auto& s : schedules_) lr *= factor_at(*s, group, t);
+  return lr;
 }
 
 }  // namespace levin::optim

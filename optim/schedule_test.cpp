@@ -47,6 +47,81 @@ TEST_CASE("schedules follow PyTorch's closed forms") {
   check(sequence, {0.05, 0.2, 0.35, 0.5, 0.45, 0.405, 0.3645, 0.32805});
 }
 
+TEST_CASE("factors and cycles of PyTorch") {
+  Fixture f[5];
+  ConstantLR constant(f[0].optimizer, 0.25, 3);
+  check(constant, {0.125, 0.125, 0.125, 0.5, 0.5});
+  MultiplicativeLR multiplied(f[1].optimizer, [](std::int64_t t) { return 1 - 0.1 * double(t); });
+  check(multiplied, {0.5, 0.45, 0.36, 0.252, 0.1512});
+  CHECK(multiplied.lr_at(0, 2) == doctest::Approx(0.36));  // earlier than the last one
+  const auto cycle = [&](int k, CyclicOptions options, const std::vector<double>& lr,
+                         const std::vector<double>& momentum) {
+    CyclicLR cyclic(f[k].optimizer, std::move(options));
+    for (std::size_t i = 0; i < lr.size(); ++i) {
+      CHECK(cyclic.last_lr() == doctest::Approx(lr[i]).epsilon(1e-12));
+      CHECK(*f[k].optimizer.momentum(0) == doctest::Approx(momentum[i]).epsilon(1e-12));
+      cyclic.step();
+    }
+  };
+  cycle(2, {.base_lr = 0.1, .max_lr = 1, .step_size_up = 2, .step_size_down = 3},
+        {0.10000000000000001, 0.54999999999999993, 0.99999999999999978, 0.69999999999999984, 0.39999999999999991,
+         0.10000000000000001, 0.55000000000000038, 0.99999999999999978},
+        {0.90000000000000002, 0.85000000000000009, 0.80000000000000004, 0.83333333333333337, 0.8666666666666667,
+         0.90000000000000002, 0.84999999999999998, 0.80000000000000004});
+  cycle(3, {.base_lr = 0.1, .max_lr = 1, .step_size_up = 2, .mode = CyclicMode::triangular2},
+        {0.10000000000000001, 0.55000000000000004, 1, 0.55000000000000004, 0.10000000000000001, 0.32500000000000001,
+         0.55000000000000004, 0.32500000000000001},
+        {0.90000000000000002, 0.85000000000000009, 0.80000000000000004, 0.85000000000000009, 0.90000000000000002, 0.875,
+         0.85000000000000009, 0.875});
+  cycle(4, {.base_lr = 0.1, .max_lr = 1, .step_size_up = 2, .mode = CyclicMode::exp_range, .gamma = 0.9},
+        {0.10000000000000001, 0.505, 0.82900000000000007, 0.42805000000000004, 0.10000000000000001, 0.3657205,
+         0.57829690000000011, 0.31523360500000008},
+        {0.90000000000000002, 0.85499999999999998, 0.81900000000000006, 0.86355000000000004, 0.90000000000000002,
+         0.87047550000000007, 0.84685589999999999, 0.87608515500000006});
+  // A function in place of the mode's, of the cycle or of the step, and a momentum that stays.
+  Fixture g, h;
+  CyclicOptions own{.base_lr = 0, .max_lr = 1, .step_size_up = 2, .cycle_momentum = false};
+  own.scale_fn = [](double x) { return 1 / (1 + x); };
+  CyclicLR by_cycle(g.optimizer, own);
+  check(by_cycle, {0, 0.25, 0.5, 0.25, 0, 1.0 / 6, 1.0 / 3});
+  own.scale_mode = ScaleMode::iterations;
+  CyclicLR by_step(h.optimizer, own);
+  check(by_step, {0, 0.25, 1.0 / 3, 0.125, 0, 1.0 / 12});
+  CHECK(*g.optimizer.momentum(0) == 0.9);
+}
+
+TEST_CASE("chained schedules multiply, resume with the same bits, and refuse what is no rate alone") {
+  Fixture f, g, h;
+  const auto make = [](Optimizer& o) {
+    std::vector<std::unique_ptr<Scheduler>> parts;
+    parts.push_back(std::make_unique<LinearLR>(o, 0.25, 1.0, 3));
+    parts.push_back(std::make_unique<StepLR>(o, 2, 0.5));
+    parts.push_back(std::make_unique<ExponentialLR>(o, 0.9));
+    return std::make_unique<ChainedScheduler>(o, std::move(parts));
+  };
+  const auto chain = make(f.optimizer);
+  check(*chain, {0.125, 0.22500000000000001, 0.15187500000000001, 0.18225000000000002, 0.082012500000000016,
+                 0.073811250000000023, 0.03321506250000001});
+  const auto resumed = make(g.optimizer);
+  resumed->load_state_dict(chain->state_dict());
+  g.optimizer.load_state_dict(f.optimizer.state_dict());
+  for (int i = 0; i < 3; ++i) {
+    chain->step(), resumed->step();
+    CHECK(f.optimizer.lr() == g.optimizer.lr());
+  }
+  h.optimizer.set_lr(0, 0);
+  CHECK(make(h.optimizer)->lr_at(0, 3) == 0);
+  const auto refused = [&](std::unique_ptr<Scheduler> part, const char* why) {
+    std::vector<std::unique_ptr<Scheduler>> parts;
+    parts.push_back(std::move(part));
+    CHECK_THROWS_WITH_AS(ChainedScheduler(f.optimizer, std::move(parts)), doctest::Contains(why), ConfigError);
+  };
+  refused(std::make_unique<ConstantLR>(g.optimizer), "another optimizer");
+  refused(std::make_unique<ReduceLROnPlateau>(f.optimizer), "plateau");
+  refused(std::make_unique<CyclicLR>(f.optimizer, CyclicOptions{.base_lr = 0.1, .max_lr = 1}),
+          "cycle_momentum = false");
+}
+
 TEST_CASE("one cycle moves lr up and down and momentum the other way, and ends") {
   Fixture f, g;
   OneCycleLR cycle(f.optimizer, {.max_lr = 1.0, .total_steps = 10});
@@ -78,6 +153,11 @@ TEST_CASE("one cycle moves lr up and down and momentum the other way, and ends")
   CHECK_THROWS_AS(cycle.step(), StateError);
   OneCycleLR linear(g.optimizer, {.max_lr = 1.0, .total_steps = 10, .pct_start = 0.4, .anneal = Anneal::linear});
   check(linear, {0.04, 0.36, 0.68, 1.0, 0.833334, 0.666668, 0.500002, 0.333336, 0.16667, 4.000000000004e-06});
+  Fixture three;
+  OneCycleLR phases(three.optimizer, {.max_lr = 1.0, .total_steps = 10, .three_phase = true});
+  check(phases,
+        {0.040000000000000036, 0.52000000000000002, 1, 0.52000000000000002, 0.040000000000000001, 0.036180721853510199,
+         0.026181721853510202, 0.013822278146489805, 0.0038232781464898036, 3.9999999999999998e-06});
 }
 
 TEST_CASE("the rate for averaged weights goes from where it is to its goal in the given steps and stays there") {
@@ -197,6 +277,12 @@ TEST_CASE("lr_at refuses a group that the optimizer has not, in every schedule")
   all.push_back(std::make_unique<CosineAnnealingWarmRestarts>(o, 4));
   all.push_back(std::make_unique<LinearLR>(o, 0.5, 1.0, 4));
   all.push_back(std::make_unique<PolynomialLR>(o, 4));
+  all.push_back(std::make_unique<ConstantLR>(o));
+  all.push_back(std::make_unique<MultiplicativeLR>(o, [](std::int64_t) { return 0.5; }));
+  all.push_back(std::make_unique<CyclicLR>(o, CyclicOptions{.base_lr = 0.1, .max_lr = 1}));
+  std::vector<std::unique_ptr<Scheduler>> chained;
+  chained.push_back(std::make_unique<ConstantLR>(o));
+  all.push_back(std::make_unique<ChainedScheduler>(o, std::move(chained)));
   all.push_back(std::make_unique<LambdaLR>(o, [](std::int64_t) { return 1.0; }));
   all.push_back(std::make_unique<OneCycleLR>(o, OneCycleOptions{.max_lr = 1, .total_steps = 4}));
   all.push_back(std::make_unique<SwaLr>(o, 0.1));
@@ -237,6 +323,14 @@ TEST_CASE("schedules refuse numbers outside their range when they are made") {
     CHECK_THROWS_AS(LinearLR(o, 1, bad, 1), ConfigError);
     CHECK_THROWS_AS(PolynomialLR(o, 1, bad), ConfigError);
     CHECK_THROWS_AS(SwaLr(o, bad), ConfigError);
+    CHECK_THROWS_AS(ConstantLR(o, bad), ConfigError);
+    const CyclicOptions cyclic{.base_lr = 0.1, .max_lr = 1};
+    for (double CyclicOptions::*option : {&CyclicOptions::base_lr, &CyclicOptions::max_lr, &CyclicOptions::gamma,
+                                          &CyclicOptions::base_momentum, &CyclicOptions::max_momentum}) {
+      CyclicOptions options = cyclic;
+      options.*option = bad;
+      CHECK_THROWS_AS(CyclicLR(o, options), ConfigError);
+    }
     const OneCycleOptions good{.max_lr = 1, .total_steps = 4};
     for (double OneCycleOptions::*option :
          {&OneCycleOptions::max_lr, &OneCycleOptions::pct_start, &OneCycleOptions::base_momentum,
@@ -255,8 +349,15 @@ TEST_CASE("schedules refuse numbers outside their range when they are made") {
   CHECK_THROWS_AS(ReduceLROnPlateau(o, {.threshold = nan}), ConfigError);
   CHECK_THROWS_AS(ReduceLROnPlateau(o, {.cooldown = -1}), ConfigError);
   CHECK_THROWS_AS(SwaLr(o, 0.1, -1), ConfigError);
+  CHECK_THROWS_AS(ConstantLR(o, 0.5, 0), ConfigError);
+  CHECK_THROWS_AS(MultiplicativeLR(o, {}), ConfigError);
+  CHECK_THROWS_AS(CyclicLR(o, {.base_lr = 0.1, .max_lr = 1, .step_size_up = 0}), ConfigError);
+  CHECK_THROWS_AS(CyclicLR(o, {.base_lr = 0.1, .max_lr = 1, .step_size_down = -1}), ConfigError);
   std::vector<std::unique_ptr<Scheduler>> none(1);
   CHECK_THROWS_AS(SequentialLR(o, std::move(none), {}), ConfigError);
+  none.resize(1);
+  CHECK_THROWS_AS(ChainedScheduler(o, std::move(none)), ConfigError);
+  CHECK_THROWS_AS(ChainedScheduler(o, {}), ConfigError);
   CHECK(o.lr(0) == 0.5);  // as it was
 }
 

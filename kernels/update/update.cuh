@@ -63,6 +63,85 @@ struct AdagradRule {  // a: sum of squares
   double lr_decay, eps, weight_decay;
   bool maximize;
 };
+struct NadamRule {  // a: mean, b: mean of squares
+  const double* lr;
+  double beta1, beta2, eps, weight_decay, momentum_decay;
+  bool decoupled, maximize;
+};
+struct RadamRule {  // a: mean, b: mean of squares
+  const double* lr;
+  double beta1, beta2, eps, weight_decay;
+  bool decoupled, maximize;
+};
+struct AdamaxRule {  // a: mean, b: largest magnitude
+  const double* lr;
+  double beta1, beta2, eps, weight_decay;
+  bool maximize;
+};
+struct AdadeltaRule {  // a: mean of squares, b: mean of squared changes
+  const double* lr;
+  double rho, eps, weight_decay;
+  bool maximize;
+};
+struct LionRule {  // a: mean
+  const double* lr;
+  double beta1, beta2, weight_decay;
+  bool maximize;
+};
+struct AsgdRule {  // a: mean of the parameter
+  const double* lr;
+  double lambd, alpha, t0, weight_decay;
+  bool maximize;
+};
+struct RpropRule {  // a: the gradient before, b: step size
+  const double* lr;
+  double eta_minus, eta_plus, least, most;
+  bool maximize;
+};
+
+// What NAdam and RAdam multiply in step t, formed in double: p = shrink p - of_grad g / d - of_mean m / d with
+// d = sqrt(v) / root + eps, or d = 1 where `plain`.
+struct MeanFactors {
+  double of_grad = 0, of_mean = 0, root = 1;
+  bool plain = false;
+};
+// mu(t) = beta1 (1 - 0.96^(t momentum_decay) / 2); the product of all mu so far is too small to matter after some dozen of them.
+LEVIN_HD MeanFactors nadam_factors(const NadamRule& r, double lr, double beta1, std::int64_t step) {
+  const double decay = ::pow(0.96, r.momentum_decay);
+  double product = 1, power = 1;
+  for (std::int64_t k = 1; k <= step && product > 1e-18; ++k) {
+    power *= decay;
+    product *= beta1 * (1 - 0.5 * power);
+  }
+  const double t = static_cast<double>(step);
+  const double mu = beta1 * (1 - 0.5 * ::pow(decay, t));
+  const double next = beta1 * (1 - 0.5 * ::pow(decay, t + 1));
+  return {.of_grad = lr * (1 - mu) / (1 - product),
+          .of_mean = lr * next / (1 - product * next),
+          .root = ::sqrt(1 - ::pow(r.beta2, t)),
+          .plain = false};
+}
+// The variance of the first steps says too little: there the mean alone moves p.
+LEVIN_HD MeanFactors radam_factors(const RadamRule& r, double lr, double beta1, std::int64_t step) {
+  const double t = static_cast<double>(step), power = ::pow(r.beta2, t), most = 2 / (1 - r.beta2) - 1,
+               rho = most - 2 * t * power / (1 - power), of_mean = lr / (1 - ::pow(beta1, t));
+  if (!(rho > 5)) return {.of_grad = 0, .of_mean = of_mean, .root = 1, .plain = true};
+  const double rectified = ::sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
+  return {.of_grad = 0, .of_mean = of_mean * rectified * ::sqrt(1 - power), .root = 1, .plain = false};
+}
+// What ASGD multiplies in a step: p = (1 - lambd eta) p - eta g, mean += mu (p - mean).
+struct AsgdFactors {
+  double eta, mu;
+};
+LEVIN_HD AsgdFactors asgd_factors(const AsgdRule& r, double lr, std::int64_t step) {
+  const double before = static_cast<double>(step - 1), since = before - r.t0;
+  return {.eta = lr / ::pow(1 + r.lambd * lr * before, r.alpha), .mu = since > 1 ? 1 / since : 1};
+}
+// -1, 0, 1 or NaN.
+template <class T>
+LEVIN_HD T sign_of(T x) {
+  return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
+}
 
 inline constexpr std::int64_t kUpdateChunk = 16384;  // elements a task
 
@@ -174,6 +253,106 @@ void update_slot(const AdagradRule& r, const Slot<T>& s, std::int64_t begin, std
     const T d = sign * s.g[i] + wd * s.p[i];
     s.a[i] += d * d;
     s.p[i] -= lr * d / (std::sqrt(s.a[i]) + eps);
+  }
+}
+
+// NAdam and RAdam.
+template <class R, class T>
+void update_mean_slot(const R& r, const MeanFactors& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps),
+          sign = r.maximize ? T(-1) : T(1);
+  const T shrink = r.decoupled ? T(1 - *r.lr * r.weight_decay) : T(1), wd = r.decoupled ? T(0) : T(r.weight_decay);
+  const T of_grad = T(f.of_grad), of_mean = T(f.of_mean), root = T(f.root);
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i] + wd * s.p[i];
+    const T mean = b1 * s.a[i] + c1 * d;
+    const T square = b2 * s.b[i] + c2 * d * d;
+    s.a[i] = mean;
+    s.b[i] = square;
+    const T spread = f.plain ? T(1) : std::sqrt(square) / root + eps;
+    s.p[i] = s.p[i] * shrink - (of_grad * d + of_mean * mean) / spread;
+  }
+}
+template <class T>
+void update_slot(const NadamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  update_mean_slot(r, nadam_factors(r, *r.lr, r.beta1, *s.step), s, begin, end);
+}
+template <class T>
+void update_slot(const RadamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  update_mean_slot(r, radam_factors(r, *r.lr, r.beta1, *s.step), s, begin, end);
+}
+
+template <class T>
+void update_slot(const AdamaxRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), eps = T(r.eps), wd = T(r.weight_decay),
+          step_size = T(*r.lr / (1 - std::pow(r.beta1, static_cast<double>(*s.step)))),
+          sign = r.maximize ? T(-1) : T(1);
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i] + wd * s.p[i];
+    const T mean = b1 * s.a[i] + c1 * d;
+    const T kept = b2 * s.b[i], now = std::abs(d) + eps;
+    const T most = kept > now || kept != kept ? kept : now;
+    s.a[i] = mean;
+    s.b[i] = most;
+    s.p[i] -= step_size * mean / most;
+  }
+}
+
+template <class T>
+void update_slot(const AdadeltaRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T lr = T(*r.lr), rho = T(r.rho), rest = T(1 - r.rho), eps = T(r.eps), wd = T(r.weight_decay),
+          sign = r.maximize ? T(-1) : T(1);
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i] + wd * s.p[i];
+    const T square = rho * s.a[i] + rest * d * d;
+    const T change = std::sqrt(s.b[i] + eps) / std::sqrt(square + eps) * d;
+    s.a[i] = square;
+    s.b[i] = rho * s.b[i] + rest * change * change;
+    s.p[i] -= lr * change;
+  }
+}
+
+template <class T>
+void update_slot(const LionRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T lr = T(*r.lr), b1 = T(r.beta1), c1 = T(1 - r.beta1), b2 = T(r.beta2), c2 = T(1 - r.beta2),
+          shrink = T(1 - *r.lr * r.weight_decay), sign = r.maximize ? T(-1) : T(1);
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i];
+    const T way = sign_of(b1 * s.a[i] + c1 * d);
+    s.a[i] = b2 * s.a[i] + c2 * d;
+    s.p[i] = s.p[i] * shrink - lr * way;
+  }
+}
+
+template <class T>
+void update_slot(const AsgdRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const AsgdFactors f = asgd_factors(r, *r.lr, *s.step);
+  const T eta = T(f.eta), shrink = T(1 - r.lambd * f.eta), mu = T(f.mu), wd = T(r.weight_decay),
+          sign = r.maximize ? T(-1) : T(1);
+  const bool follows = f.mu == 1;
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i] + wd * s.p[i];
+    const T p = s.p[i] * shrink - eta * d;
+    s.p[i] = p;
+    s.a[i] = follows ? p : s.a[i] + mu * (p - s.a[i]);
+  }
+}
+
+template <class T>
+void update_slot(const RpropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T down = T(r.eta_minus), up = T(r.eta_plus), least = T(r.least), most = T(r.most),
+          sign = r.maximize ? T(-1) : T(1);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T g = sign * s.g[i], way = sign_of(g * s.a[i]);
+    const T size = s.b[i] * (way > T(0) ? up : way < T(0) ? down : way == T(0) ? T(1) : way);
+    s.b[i] = size < least ? least : size > most ? most : size;
+    s.a[i] = way < T(0) ? T(0) : g;
+    s.p[i] -= sign_of(s.a[i]) * s.b[i];
   }
 }
 

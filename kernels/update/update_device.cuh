@@ -172,6 +172,132 @@ struct AdagradStep {
   }
 };
 
+// NAdam and RAdam.
+template <class T>
+struct MeanStep {
+  T b1, b2, c1, c2, eps, sign, shrink, wd, of_grad, of_mean, root;
+  bool plain;
+  __device__ MeanStep(const NadamRule& r, const double* numbers, std::int64_t step) {
+    set(r, numbers, nadam_factors(r, numbers[0], numbers[1], step));
+  }
+  __device__ MeanStep(const RadamRule& r, const double* numbers, std::int64_t step) {
+    set(r, numbers, radam_factors(r, numbers[0], numbers[1], step));
+  }
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T& b, T&) const {
+    const T d = sign * g + wd * p;
+    a = b1 * a + c1 * d;
+    b = b2 * b + c2 * d * d;
+    const T spread = plain ? T(1) : ::sqrt(b) / root + eps;
+    p = p * shrink - (of_grad * d + of_mean * a) / spread;
+  }
+
+ private:
+  template <class R>
+  __device__ void set(const R& r, const double* numbers, const MeanFactors& f) {
+    b1 = T(numbers[1]), b2 = T(r.beta2), c1 = T(1 - numbers[1]), c2 = T(1 - r.beta2), eps = T(r.eps);
+    sign = r.maximize ? T(-1) : T(1);
+    shrink = r.decoupled ? T(1 - numbers[0] * r.weight_decay) : T(1);
+    wd = r.decoupled ? T(0) : T(r.weight_decay);
+    of_grad = T(f.of_grad), of_mean = T(f.of_mean), root = T(f.root);
+    plain = f.plain;
+  }
+};
+
+template <class T>
+struct AdamaxStep {
+  T b1, b2, c1, eps, wd, sign, step_size;
+  __device__ AdamaxStep(const AdamaxRule& r, const double* numbers, std::int64_t step)
+      : b1(T(numbers[1])),
+        b2(T(r.beta2)),
+        c1(T(1 - numbers[1])),
+        eps(T(r.eps)),
+        wd(T(r.weight_decay)),
+        sign(r.maximize ? T(-1) : T(1)),
+        step_size(T(numbers[0] / (1 - ::pow(numbers[1], static_cast<double>(step))))) {}
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T& b, T&) const {
+    const T d = sign * g + wd * p;
+    a = b1 * a + c1 * d;
+    const T kept = b2 * b, now = (d < T(0) ? -d : d) + eps;
+    b = kept > now || kept != kept ? kept : now;
+    p -= step_size * a / b;
+  }
+};
+
+template <class T>
+struct AdadeltaStep {
+  T lr, rho, rest, eps, wd, sign;
+  __device__ AdadeltaStep(const AdadeltaRule& r, const double* numbers, std::int64_t)
+      : lr(T(numbers[0])),
+        rho(T(r.rho)),
+        rest(T(1 - r.rho)),
+        eps(T(r.eps)),
+        wd(T(r.weight_decay)),
+        sign(r.maximize ? T(-1) : T(1)) {}
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T& b, T&) const {
+    const T d = sign * g + wd * p;
+    a = rho * a + rest * d * d;
+    const T change = ::sqrt(b + eps) / ::sqrt(a + eps) * d;
+    b = rho * b + rest * change * change;
+    p -= lr * change;
+  }
+};
+
+template <class T>
+struct LionStep {
+  T lr, b1, c1, b2, c2, shrink, sign;
+  __device__ LionStep(const LionRule& r, const double* numbers, std::int64_t)
+      : lr(T(numbers[0])),
+        b1(T(numbers[1])),
+        c1(T(1 - numbers[1])),
+        b2(T(r.beta2)),
+        c2(T(1 - r.beta2)),
+        shrink(T(1 - numbers[0] * r.weight_decay)),
+        sign(r.maximize ? T(-1) : T(1)) {}
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T&, T&) const {
+    const T d = sign * g;
+    const T way = sign_of(b1 * a + c1 * d);
+    a = b2 * a + c2 * d;
+    p = p * shrink - lr * way;
+  }
+};
+
+template <class T>
+struct AsgdStep {
+  T eta, shrink, mu, wd, sign;
+  bool follows;
+  __device__ AsgdStep(const AsgdRule& r, const double* numbers, std::int64_t step)
+      : wd(T(r.weight_decay)), sign(r.maximize ? T(-1) : T(1)) {
+    const AsgdFactors f = asgd_factors(r, numbers[0], step);
+    eta = T(f.eta), shrink = T(1 - r.lambd * f.eta), mu = T(f.mu);
+    follows = f.mu == 1;
+  }
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T&, T&) const {
+    const T d = sign * g + wd * p;
+    p = p * shrink - eta * d;
+    a = follows ? p : a + mu * (p - a);
+  }
+};
+
+template <class T>
+struct RpropStep {
+  T down, up, least, most, sign;
+  __device__ RpropStep(const RpropRule& r, const double*, std::int64_t)
+      : down(T(r.eta_minus)), up(T(r.eta_plus)), least(T(r.least)), most(T(r.most)), sign(r.maximize ? T(-1) : T(1)) {}
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T gradient, T& a, T& b, T&) const {
+    const T g = sign * gradient, way = sign_of(g * a);
+    const T size = b * (way > T(0) ? up : way < T(0) ? down : way == T(0) ? T(1) : way);
+    b = size < least ? least : size > most ? most : size;
+    a = way < T(0) ? T(0) : g;
+    p -= sign_of(a) * b;
+  }
+};
+
 template <class R, class T>
 struct StepOf;
 template <class T>
@@ -182,6 +308,20 @@ template <class T>
 struct StepOf<RmspropRule, T> : std::type_identity<RmspropStep<T>> {};
 template <class T>
 struct StepOf<AdagradRule, T> : std::type_identity<AdagradStep<T>> {};
+template <class T>
+struct StepOf<NadamRule, T> : std::type_identity<MeanStep<T>> {};
+template <class T>
+struct StepOf<RadamRule, T> : std::type_identity<MeanStep<T>> {};
+template <class T>
+struct StepOf<AdamaxRule, T> : std::type_identity<AdamaxStep<T>> {};
+template <class T>
+struct StepOf<AdadeltaRule, T> : std::type_identity<AdadeltaStep<T>> {};
+template <class T>
+struct StepOf<LionRule, T> : std::type_identity<LionStep<T>> {};
+template <class T>
+struct StepOf<AsgdRule, T> : std::type_identity<AsgdStep<T>> {};
+template <class T>
+struct StepOf<RpropRule, T> : std::type_identity<RpropStep<T>> {};
 
 // p = value, rounded once; the four words of a stochastic rounding serve elements i - i % 4 and on.
 template <int V, class T>

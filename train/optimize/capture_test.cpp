@@ -127,7 +127,14 @@ TEST_CASE("on a device, captured steps equal steps one by one in every bit, for 
       {"adam", make<optim::Adam>(optim::AdamOptions{.lr = 0.01})},
       {"adamw", make<optim::AdamW>(optim::AdamWOptions{.lr = 0.01})},
       {"rmsprop", make<optim::RMSprop>(optim::RMSpropOptions{.lr = 0.01, .momentum = 0.5})},
-      {"adagrad", make<optim::Adagrad>(optim::AdagradOptions{.lr = 0.1, .lr_decay = 0.1})}};
+      {"adagrad", make<optim::Adagrad>(optim::AdagradOptions{.lr = 0.1, .lr_decay = 0.1})},
+      {"nadam", make<optim::NAdam>(optim::NAdamOptions{.lr = 0.01})},
+      {"radam", make<optim::RAdam>(optim::RAdamOptions{.lr = 0.01, .beta2 = 0.9})},
+      {"adamax", make<optim::Adamax>(optim::AdamaxOptions{.lr = 0.01})},
+      {"adadelta", make<optim::Adadelta>(optim::AdadeltaOptions{})},
+      {"lion", make<optim::Lion>(optim::LionOptions{.lr = 1e-3})},
+      {"asgd", make<optim::ASGD>(optim::ASGDOptions{.lr = 0.1, .t0 = 2})},
+      {"rprop", make<optim::Rprop>(optim::RpropOptions{.lr = 0.01})}};
   for (const auto& [name, optimizer] : kinds) {
     CAPTURE(name);
     const TemporaryFolder dir;

@@ -134,7 +134,7 @@ class LEVIN_API Optimizer {
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
   void set_lr(int group, double lr);  // throws ConfigError below 0
-  // SGD's and RMSprop's momentum, Adam's beta1, which one-cycle schedules move. Empty for others. Setting it throws
+  // SGD's and RMSprop's momentum, beta1 of Adam and its kin, which one-cycle schedules move. Empty for others. Setting it throws
   // ConfigError for others and out of range; both throw IndexError for an unknown group, as lr does.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
@@ -224,7 +224,7 @@ class LEVIN_API Optimizer {
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };
 
-// What SGD, Adam, AdamW, RMSprop and Adagrad share: groups with options of their own. Parameters of a group that share
+// What all but LBFGS share: groups with options of their own. Parameters of a group that share
 // a tensor (tied weights) get one update, under the first name. Options out of range, and a tensor that another group
 // has, throw ConfigError.
 template <class Options>
@@ -312,6 +312,115 @@ struct LEVIN_API AdagradOptions {
 };
 extern template class OptimizerOf<AdagradOptions>;
 class LEVIN_API Adagrad final : public OptimizerOf<AdagradOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// NAdam: Adam with Nesterov's momentum. With mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), M_t = mu_1 ... mu_t and m
+// and v as Adam's, p -= lr ((1 - mu_t) / (1 - M_t) g + mu_{t+1} / (1 - M_{t+1}) m) / (sqrt(v / (1 - beta2^t)) + eps).
+// decoupled_weight_decay shrinks p as AdamW does. M follows from t and the present beta1, and is no state of its own as
+// PyTorch's mu_product is. Dozat, 2016.
+struct LEVIN_API NAdamOptions {
+  double lr = 2e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0, momentum_decay = 4e-3;
+  bool decoupled_weight_decay = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<NAdamOptions>;
+class LEVIN_API NAdam final : public OptimizerOf<NAdamOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// RAdam: Adam whose steps are as long as the variance of v allows. With n = 2 / (1 - beta2) - 1 and
+// r = n - 2 t beta2^t / (1 - beta2^t), p -= lr m / (1 - beta1^t) c, where c is
+// sqrt((r - 4) (r - 2) n / ((n - 4) (n - 2) r)) sqrt(1 - beta2^t) / (sqrt(v) + eps) for r above 5, and 1 otherwise. Liu
+// et al., 2020.
+struct LEVIN_API RAdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled_weight_decay = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<RAdamOptions>;
+class LEVIN_API RAdam final : public OptimizerOf<RAdamOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// Adamax: m as Adam's;  u = max(beta2 u, |g| + eps);  p -= lr m / ((1 - beta1^t) u). Kingma & Ba, 2015, 7.1.
+struct LEVIN_API AdamaxOptions {
+  double lr = 2e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<AdamaxOptions>;
+class LEVIN_API Adamax final : public OptimizerOf<AdamaxOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// Adadelta: v = rho v + (1 - rho) g^2;  d = sqrt(u + eps) / sqrt(v + eps) g;  u = rho u + (1 - rho) d^2;  p -= lr d.
+// Zeiler, 2012.
+struct LEVIN_API AdadeltaOptions {
+  double lr = 1;
+  double rho = 0.9, eps = 1e-6, weight_decay = 0;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<AdadeltaOptions>;
+class LEVIN_API Adadelta final : public OptimizerOf<AdadeltaOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// Lion, with g without weight decay: p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);
+// m = beta2 m + (1 - beta2) g. PyTorch has none; names and defaults are the authors'. Chen et al., "Symbolic Discovery
+// of Optimization Algorithms", 2023.
+struct LEVIN_API LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<LionOptions>;
+class LEVIN_API Lion final : public OptimizerOf<LionOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// ASGD: p = (1 - lambd e) p - e g with e = lr / (1 + lambd lr (t - 1))^alpha;  ax += (p - ax) / max(1, t - 1 - t0), the
+// mean of p from step t0 on, which the state has as NAME.ax. e and the factor of ax follow from t and the present lr,
+// and are no state of their own; PyTorch forms e a step ahead, so there a change of lr acts one step later. Polyak &
+// Juditsky, 1992.
+struct LEVIN_API ASGDOptions {
+  double lr = 1e-2;
+  double lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<ASGDOptions>;
+class LEVIN_API ASGD final : public OptimizerOf<ASGDOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// Rprop: p -= sign(g) s. s starts with the lr of the first step, and is multiplied by eta_plus where g has the sign that
+// it had before, by eta_minus where it has the other, within [step_size_min, step_size_max]; there g counts as 0. For
+// gradients of all data. Later changes of lr do nothing. Riedmiller & Braun, 1993.
+struct LEVIN_API RpropOptions {
+  double lr = 1e-2;
+  double eta_minus = 0.5, eta_plus = 1.2;
+  double step_size_min = 1e-6, step_size_max = 50;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<RpropOptions>;
+class LEVIN_API Rprop final : public OptimizerOf<RpropOptions> {
  public:
   using OptimizerOf::OptimizerOf;
 };

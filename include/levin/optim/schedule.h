@@ -15,6 +15,9 @@ namespace levin::optim {
 // when its first schedule was made. Formulas are PyTorch's closed forms. Constructors throw ConfigError for
 // numbers out of range; all but SwaLr's and ReduceLROnPlateau's set the lr for t = 0. The optimizer must outlive its
 // schedules.
+//
+// Of two schedules on one optimizer the one that steps last decides, because each forms the lr from base alone. Those
+// of ChainedScheduler multiply.
 class LEVIN_API Scheduler {
  public:
   virtual ~Scheduler();
@@ -30,12 +33,17 @@ class LEVIN_API Scheduler {
   virtual void load_state_dict(const NamedTensors& state);  // throws ConfigError on another set of names
   // The lr after t steps. Throws IndexError for a group that the optimizer did not have when the schedule was made.
   [[nodiscard]] virtual double lr_at(int group, std::int64_t t) const = 0;
+  [[nodiscard]] virtual bool cycles_momentum() const { return false; }  // whether step() moves the momentum, too
 
  protected:
   explicit Scheduler(Optimizer& optimizer);
   void apply();                                  // sets the groups' lr for t
   [[nodiscard]] double base(int group) const;    // throws IndexError
   void set_base_of_later(int group, double lr);  // of schedules made after this call
+  // Throws ConfigError for a part that is null, belongs to another optimizer, needs a metric or moves the momentum.
+  void check_part(const char* who, const Scheduler* part) const;
+  // What `part` makes of its base: lr_at / base, 0 for a base of 0.
+  [[nodiscard]] static double factor_at(const Scheduler& part, int group, std::int64_t t);
   Optimizer* optimizer_;
   std::vector<double> base_;
   std::int64_t t_ = 0;
@@ -93,17 +101,28 @@ class LEVIN_API CosineAnnealingWarmRestarts final : public Scheduler {
 // base * (start + (end - start) min(t, total_iters) / total_iters): a linear warm-up.
 class LEVIN_API LinearLR final : public Scheduler {
  public:
-  LinearLR(Optimizer& optimizer, double start_factor, double end_factor, std::int64_t total_iters);
+  explicit LinearLR(Optimizer& optimizer, double start_factor = 1.0 / 3, double end_factor = 1,
+                    std::int64_t total_iters = 5);
   double lr_at(int group, std::int64_t t) const override;
 
  private:
   double start_, end_;
   std::int64_t total_;
 };
+// base * factor for the first total_iters steps, then base
+class LEVIN_API ConstantLR final : public Scheduler {
+ public:
+  explicit ConstantLR(Optimizer& optimizer, double factor = 1.0 / 3, std::int64_t total_iters = 5);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  double factor_;
+  std::int64_t total_;
+};
 // base * (1 - min(t, total_iters) / total_iters)^power
 class LEVIN_API PolynomialLR final : public Scheduler {
  public:
-  PolynomialLR(Optimizer& optimizer, std::int64_t total_iters, double power = 1);
+  explicit PolynomialLR(Optimizer& optimizer, std::int64_t total_iters = 5, double power = 1);
   double lr_at(int group, std::int64_t t) const override;
 
  private:
@@ -119,6 +138,53 @@ class LEVIN_API LambdaLR final : public Scheduler {
  private:
   Function<double(std::int64_t)> factor_;
 };
+// base * factor(1) factor(2) ... factor(t). `factor` is a function of its argument alone: a resumed schedule calls it
+// again for every step so far.
+class LEVIN_API MultiplicativeLR final : public Scheduler {
+ public:
+  MultiplicativeLR(Optimizer& optimizer, Function<double(std::int64_t t)> factor);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  Function<double(std::int64_t)> factor_;
+  // The product of the first `known_` factors.
+  mutable double product_ = 1;
+  mutable std::int64_t known_ = 0;
+};
+enum class CyclicMode : std::uint8_t {
+  triangular,   // each cycle goes up to max_lr
+  triangular2,  // each goes half as far above base_lr as the one before
+  exp_range,    // step t goes gamma^t as far
+};
+enum class ScaleMode : std::uint8_t { cycle, iterations };  // what scale_fn gets: the cycle from 1 on, or t
+struct CyclicOptions {
+  double base_lr, max_lr;
+  std::int64_t step_size_up = 2000;
+  std::int64_t step_size_down = 0;  // 0: as many as up
+  CyclicMode mode = CyclicMode::triangular;
+  double gamma = 1;
+  Function<double(double)> scale_fn{};  // in place of the mode's: 1, 2^(1 - cycle) or gamma^t
+  ScaleMode scale_mode = ScaleMode::cycle;
+  bool cycle_momentum = true;  // ConfigError for an optimizer without momentum
+  double base_momentum = 0.8, max_momentum = 0.9;
+};
+// base_lr + (max_lr - base_lr) h s for all groups: h goes from 0 to 1 in step_size_up steps, back in step_size_down, and
+// again; s is the scale of the mode. The momentum is max_momentum - (max_momentum - base_momentum) h s. Smith,
+// "Cyclical Learning Rates for Training Neural Networks", 2017.
+class LEVIN_API CyclicLR final : public Scheduler {
+ public:
+  CyclicLR(Optimizer& optimizer, CyclicOptions options);
+  using Scheduler::step;
+  void step() override;
+  double lr_at(int group, std::int64_t t) const override;
+  [[nodiscard]] double momentum_at(std::int64_t t) const;
+  bool cycles_momentum() const override { return options_.cycle_momentum; }
+
+ private:
+  [[nodiscard]] double height(std::int64_t t) const;  // h s
+  void apply_momentum();
+  CyclicOptions options_;
+};
 enum class Anneal : std::uint8_t { cosine, linear };
 struct OneCycleOptions {
   double max_lr;
@@ -126,6 +192,7 @@ struct OneCycleOptions {
   double pct_start = 0.3;  // the share of the steps that rise, 0 to 1
   Anneal anneal = Anneal::cosine;
   bool cycle_momentum = true;  // ConfigError for an optimizer without momentum
+  bool three_phase = false;    // down to start in as many steps as up, then on to the end
   double base_momentum = 0.85, max_momentum = 0.95;
   double div_factor = 25, final_div_factor = 1e4;
 };
@@ -139,10 +206,10 @@ class LEVIN_API OneCycleLR final : public Scheduler {
   void step() override;
   double lr_at(int group, std::int64_t t) const override;
   [[nodiscard]] double momentum_at(std::int64_t t) const;
-  [[nodiscard]] bool cycles_momentum() const { return options_.cycle_momentum; }
+  bool cycles_momentum() const override { return options_.cycle_momentum; }
 
  private:
-  [[nodiscard]] double between(double start, double peak, double end, std::int64_t t) const;
+  [[nodiscard]] double between(double start, double peak, double middle, double end, std::int64_t t) const;
   void apply_momentum();
   OneCycleOptions options_;
 };
@@ -206,6 +273,19 @@ class LEVIN_API SequentialLR final : public Scheduler {
  private:
   std::vector<std::unique_ptr<Scheduler>> schedules_;
   std::vector<std::int64_t> milestones_;
+};
+// Several schedules at once, which multiply: base * product of (lr_at(t) / base) of each. All count their t together.
+// Equal to PyTorch's for schedules that multiply base (step, multi-step, exponential, constant, linear, polynomial,
+// multiplicative, cosine with eta_min 0 up to its t_max). Others, such as LambdaLR, multiply here as well; PyTorch's overwrite what
+// those before them made. A base of 0 stays 0. Throws ConfigError for no schedules and for those that SequentialLR
+// refuses.
+class LEVIN_API ChainedScheduler final : public Scheduler {
+ public:
+  ChainedScheduler(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::vector<std::unique_ptr<Scheduler>> schedules_;
 };
 
 }  // namespace levin::optim

@@ -1,0 +1,37 @@
+#include "optim/optimizer_of.h"
+
+namespace levin::optim {
+
+template <>
+struct Kind<NAdamOptions> {
+  static constexpr const char *kName = "nadam", *kWriter = "nadam_step";
+  static constexpr auto kMomentum = &NAdamOptions::beta1;
+  static constexpr bool kMomentumMakesState = false;
+
+  static void check_beta(const char* which, double beta) {
+    if (!(beta >= 0 && beta < 1))
+      fail<ConfigError>(kName, ": ", which, " is ", beta, ", expected at least 0 and below 1");
+  }
+  static void check_momentum(double beta1) { check_beta("beta1", beta1); }
+  static void check(const NAdamOptions& o) {
+    check_beta("beta1", o.beta1);
+    check_beta("beta2", o.beta2);
+    check_not_negative(kName, "eps", o.eps);
+    check_not_negative(kName, "weight_decay", o.weight_decay);
+    check_not_negative(kName, "momentum_decay", o.momentum_decay);
+  }
+  static kernels::NadamRule rule(const NAdamOptions& o, const double* lr) {
+    return {lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.momentum_decay, o.decoupled_weight_decay, o.maximize};
+  }
+  static std::array<const char*, 3> state_names(const NAdamOptions&, const auto&) { return {"exp_avg", "exp_avg_sq"}; }
+  static std::vector<std::pair<const char*, double*>> numbers(NAdamOptions& o) {
+    return {{"beta1", &o.beta1},
+            {"beta2", &o.beta2},
+            {"eps", &o.eps},
+            {"weight_decay", &o.weight_decay},
+            {"momentum_decay", &o.momentum_decay}};
+  }
+};
+template class OptimizerOf<NAdamOptions>;
+
+}  // namespace levin::optim
