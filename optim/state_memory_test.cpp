@@ -79,7 +79,7 @@ TEST_CASE("a state in other memory gives the same bits, updated in parts of any 
           // At most three states an element; a master, and a first value other than 0, as a whole.
           const std::size_t width = dtype == DType::f64 ? 8 : 4;
           const std::size_t parts = 3 * width * static_cast<std::size_t>(elements);
-          const bool whole = masters || name == "adagrad";
+          const bool whole = masters || name == "adagrad" || name == "rprop";
           CHECK(memory->most <= (whole ? std::max(parts, 5000 * width) : parts));
           CHECK(memory->calls > (elements == 7 ? 1000 : 2));
         }
