@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "levin/nn/module.h"
+#include "levin/nn/parametrize.h"
 #include "tensor/device/launching.h"
 
 namespace levin::nn {
@@ -20,11 +21,22 @@ CallWatch* Call::enter() {
   here_.path = module_.path_id();
   if (!here_.path) here_.path = detail::module_path_id();  // a root that another module calls
   here_.outer = detail::set_module_call(&here_);
-  return of_thread();
+  // A watch may provide the originals' memory: then after it was told.
+  if (CallWatch* const watch = of_thread()) return watch;
+  if (module_.computes_) [[unlikely]] {
+    try {
+      Parametrization::refresh(module_);
+    } catch (...) {
+      detail::set_module_call(here_.outer);
+      throw;
+    }
+  }
+  return nullptr;
 }
 void Call::begin(std::initializer_list<const Tensor*> inputs) const {
   try {
     for (CallWatch* w = watch_; w; w = w->outer_) w->called(module_, inputs);
+    if (module_.computes_) Parametrization::refresh(module_);
   } catch (...) {  // of a constructor: there will be no destructor
     detail::set_module_call(here_.outer);
     throw;

@@ -95,7 +95,8 @@ bool Optimizer::fuses_clipping() const {
   return together && device.launches() &&
          is_any(type_identity<SGD>{}, type_identity<Adam>{}, type_identity<AdamW>{}, type_identity<RMSprop>{},
                 type_identity<Adagrad>{}, type_identity<NAdam>{}, type_identity<RAdam>{}, type_identity<Adamax>{},
-                type_identity<Adadelta>{}, type_identity<Lion>{}, type_identity<ASGD>{}, type_identity<Rprop>{});
+                type_identity<Adadelta>{}, type_identity<Lion>{}, type_identity<ASGD>{}, type_identity<Rprop>{},
+                type_identity<LAMB>{});
 }
 
 Tensor Optimizer::step_clipped(double max_norm) {

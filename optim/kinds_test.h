@@ -53,8 +53,16 @@ inline const std::vector<std::pair<std::string, Make>>& all_kinds() {
       {"lion", make<Lion>(LionOptions{.lr = 0.1, .weight_decay = 0.1})},
       {"asgd", make<ASGD>(ASGDOptions{.lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1})},
       {"rprop", make<Rprop>(RpropOptions{.lr = 0.1})},
+      {"lamb", make<LAMB>(LAMBOptions{.lr = 0.1, .weight_decay = 0.1})},
       {"maximize", make<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true, .maximize = true})},
   };
+  return kinds;
+}
+
+// Those whose rule treats each element by itself.
+inline std::vector<std::pair<std::string, Make>> elementwise_kinds() {
+  std::vector<std::pair<std::string, Make>> kinds = all_kinds();
+  std::erase_if(kinds, [](const auto& kind) { return kind.first == "lamb"; });
   return kinds;
 }
 

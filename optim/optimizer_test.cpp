@@ -18,7 +18,7 @@ Tensor start(DType dtype) {
 }
 
 TEST_CASE("five steps give PyTorch's parameters") {
-  // torch 2.13, with f64 as default dtype: p = [1, -2, 3] in f64, p.grad[i] = sin(i + 1.5 t) at step t = 0..4, the same options.
+  // torch 2.13, with f64 as default dtype: p = [1, -2, 3] in f64, p.grad[i] = sin(i + 1.5 t) at step t = 0..4, the same options; lion and lamb by their formulas.
   const std::vector<std::pair<std::string, std::vector<double>>> want{
       {"sgd", {1.01183306212001, -2.063458690675232, 2.919593184081588}},
       {"momentum", {0.8551483881862864, -2.26658925768944, 2.787080134980831}},
@@ -37,7 +37,8 @@ TEST_CASE("five steps give PyTorch's parameters") {
       {"adadelta", {0.9960128073920465, -1.9998847410118696, 2.993774710074812}},
       {"lion", {0.9549501498999998, -1.9980596008, 2.7529504486999996}},
       {"asgd", {0.9194768484683093, -1.8686949615740516, 2.638759465485787}},
-      {"rprop", {0.8400000000000001, -2.16, 2.925}}};
+      {"rprop", {0.8400000000000001, -2.16, 2.925}},
+      {"lamb", {0.42149557621622047, -2.0299402366802157, 2.072256047590416}}};
   for (std::size_t k = 0; k < want.size(); ++k) {
     const std::string kind = all_kinds()[k].first;
     CAPTURE(kind);
@@ -325,7 +326,8 @@ TEST_CASE("clipping by norm scales all gradients together, by value each element
 }
 
 TEST_CASE(
-    "gradients (6, 8) clipped to a norm of 0.5 are times 0.049999995, and clipped by value they lose what is beyond") {
+    "gradients (6, 8) clipped to a norm of 0.5 are times 0.049999995, and clipped by value they lose what is "
+    "beyond") {
   for (const Device device : devices()) {
     for (const DType dtype : {DType::f64, DType::f32}) {
       CAPTURE(text(device));
@@ -466,6 +468,8 @@ TEST_CASE("optimizers refuse numbers outside their range when they are made") {
   refuse(std::type_identity<ASGD>{}, ASGDOptions{}, &ASGDOptions::lr, &ASGDOptions::lambd, &ASGDOptions::weight_decay);
   refuse(std::type_identity<Rprop>{}, RpropOptions{}, &RpropOptions::lr, &RpropOptions::eta_minus,
          &RpropOptions::eta_plus, &RpropOptions::step_size_min, &RpropOptions::step_size_max);
+  refuse(std::type_identity<LAMB>{}, LAMBOptions{}, &LAMBOptions::lr, &LAMBOptions::beta1, &LAMBOptions::beta2,
+         &LAMBOptions::eps, &LAMBOptions::weight_decay);
   refuse(std::type_identity<LBFGS>{}, LBFGSOptions{}, &LBFGSOptions::lr, &LBFGSOptions::tolerance_grad,
          &LBFGSOptions::tolerance_change);
   CHECK_THROWS_AS(SGD(parameters, {.dampening = nan}), ConfigError);

@@ -13,6 +13,8 @@ Tensor& Optimizer::Group::source(std::size_t i) const {
   return *(model.empty() ? parameters : model)[i].value;
 }
 
+bool Optimizer::elementwise() const { return !dynamic_cast<const LBFGS*>(this) && !dynamic_cast<const LAMB*>(this); }
+
 std::vector<ParamRef> Optimizer::pieces() const {
   std::vector<ParamRef> all;
   for (const Group& g : groups_) {
@@ -24,7 +26,7 @@ std::vector<ParamRef> Optimizer::pieces() const {
 
 void Optimizer::use_pieces(const Function<Piece(const ParamRef&)>& piece_of) {
   const std::string op = name();
-  if (dynamic_cast<const LBFGS*>(this))
+  if (!elementwise())
     fail<ConfigError>(op, ": it updates all elements together, and can not share the update; use another optimizer");
   std::vector<std::vector<std::shared_ptr<Piece>>> pieces;
   for (const Group& g : groups_) {

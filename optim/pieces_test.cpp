@@ -47,7 +47,7 @@ struct Shared {
 }  // namespace
 
 TEST_CASE("optimizers of pieces give the bits of one optimizer, stochastic rounding and masters included") {
-  auto kinds = all_kinds();
+  auto kinds = elementwise_kinds();
   kinds.emplace_back("stochastic", make<Adam>(AdamOptions{.lr = 0.1, .rounding = Rounding::stochastic}));
   for (const Device device : devices()) {
     for (const auto& [name, kind] : kinds) {
@@ -102,6 +102,8 @@ TEST_CASE("use_pieces refuses LBFGS, later calls, other groups, and what is no p
   Net net(make<SGD>(SGDOptions{.lr = 0.1}), Device::cpu(), DType::f32);
   LBFGS lbfgs(net.parameters());
   CHECK_THROWS_AS(lbfgs.use_pieces(half), ConfigError);
+  LAMB lamb(net.parameters());
+  CHECK_THROWS_WITH_AS(lamb.use_pieces(half), doctest::Contains("lamb: it updates all elements"), ConfigError);
   CHECK_THROWS_AS(net.optimizer->use_pieces([](const ParamRef& p) {
     return Optimizer::Piece{*p.value, 1};
   }),

@@ -27,7 +27,7 @@ Tensor Updates::kept(const Tensor& values, Device device, StateMemory* memory) {
 
 void Optimizer::keep_state_in(std::shared_ptr<StateMemory> memory) {
   const std::string op = name();
-  if (dynamic_cast<const LBFGS*>(this))
+  if (!elementwise())
     fail<ConfigError>(op, ": its state stays in memory, expected an optimizer of another kind in keep_state_in()");
   if (!memory) fail<ConfigError>(op, ": keep_state_in() is given no memory");
   for (const Group& g : groups_) {

@@ -182,6 +182,12 @@ class LEVIN_API HookHandle {
 // the tensor that grad() holds: the hook may write to it in place. Throws AutogradError on a non-leaf.
 LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& gradient)> hook);
 
+// x, whose gradient passes through `hook`: each backward calls it once, with the whole gradient of the result, and goes
+// on with what it returns, or with the gradient itself for an undefined tensor. Use the result in place of x
+// (Tensor.register_hook, which marks x itself). With create_graph the hook's ops are recorded. Throws ConfigError for an
+// empty hook; backward throws ShapeError, DTypeError or DeviceError for a tensor unlike the gradient.
+[[nodiscard]] LEVIN_API Tensor hook_gradient(const Tensor& x, Function<Tensor(const Tensor& gradient)> hook);
+
 // Runs fn(inputs) and keeps nothing but the inputs; backward runs fn again, with the same random numbers, for the rest.
 // Differentiable to any order; parameters that fn captures get their gradients as usual. fn must be a pure function of
 // its inputs, its captures and its generators. Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
@@ -194,6 +200,21 @@ template <class F>
                            std::span(&x, 1));
   return std::move(out[0]);
 }
+
+struct JvpOptions {
+  bool create_graph = false;  // keep the history of outputs and tangents, towards inputs that require grad
+};
+struct JvpResult {
+  Tensors outputs;   // fn(inputs)
+  Tensors tangents;  // of each output: sum_i d output / d inputs[i] . tangents[i]
+};
+// The derivative of fn at `inputs` along `tangents`, one for each input, by two passes of backward
+// (torch.autograd.functional.jvp): fn need not know forward-mode rules. An undefined tangent is 0, and so is that of an
+// output that does not depend on the inputs. Inputs are floats. Throws AutogradError for another number of tangents,
+// and for no inputs; ShapeError, DTypeError or DeviceError for a tangent unlike its input.
+[[nodiscard]] LEVIN_API JvpResult jvp(const Function<Tensors(std::span<const Tensor>)>& fn,
+                                      std::span<const Tensor> inputs, std::span<const Tensor> tangents,
+                                      JvpOptions options = {});
 
 // Values agree when |numeric - analytic| <= atol + rtol |numeric|.
 struct GradcheckOptions {

@@ -20,6 +20,7 @@
 #include "levin/nn/kv_cache.h"
 #include "levin/nn/layers.h"
 #include "levin/nn/module.h"
+#include "levin/nn/parametrize.h"
 #include "levin/nn/recurrent.h"
 #include "levin/nn/sequential.h"
 #include "levin/nn/transformer.h"

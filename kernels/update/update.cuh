@@ -99,6 +99,15 @@ struct RpropRule {  // a: the gradient before, b: step size
   bool maximize;
 };
 
+// LAMB, in two passes, because the length of a step depends on all elements of a slot. a: mean, b: mean of squares.
+// First a and b, and the norms of p and of its direction u = a / (1 - beta1^t) / (sqrt(b / (1 - beta2^t)) + eps)
+// + weight_decay p; then p -= lr |p| / |u| u, or lr u where a norm is 0.
+struct LambRule {
+  const double* lr;
+  double beta1, beta2, eps, weight_decay;
+  bool maximize;
+};
+
 // What NAdam and RAdam multiply in step t, formed in double: p = shrink p - of_grad g / d - of_mean m / d with
 // d = sqrt(v) / root + eps, or d = 1 where `plain`.
 struct MeanFactors {
@@ -136,6 +145,9 @@ struct AsgdFactors {
 LEVIN_HD AsgdFactors asgd_factors(const AsgdRule& r, double lr, std::int64_t step) {
   const double before = static_cast<double>(step - 1), since = before - r.t0;
   return {.eta = lr / ::pow(1 + r.lambd * lr * before, r.alpha), .mu = since > 1 ? 1 / since : 1};
+}
+LEVIN_HD double lamb_ratio(double square_of_p, double square_of_u) {
+  return square_of_p > 0 && square_of_u > 0 ? ::sqrt(square_of_p) / ::sqrt(square_of_u) : 1;
 }
 // -1, 0, 1 or NaN.
 template <class T>
@@ -419,6 +431,95 @@ void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
       [&](const Slot<T>& s, std::int64_t begin, std::int64_t end) { update_elements(rule, s, begin, end); });
 }
 
+// Eight running sums: enough for the widest registers, and a fixed order.
+template <class T, class F>
+double eight_sums(const T* x, std::int64_t begin, std::int64_t end, F&& term) {
+  double lanes[8] = {};
+  std::int64_t i = begin;
+  for (; i + 8 <= end; i += 8) {
+    for (int k = 0; k < 8; ++k) lanes[k] += term(x, i + k);
+  }
+  for (; i < end; ++i) lanes[0] += term(x, i);
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+template <class T>
+struct LambBlock {
+  T b1, b2, c1, c2, eps, wd, sign, of_mean, root;
+  LambBlock(const LambRule& r, std::int64_t step)
+      : b1(T(r.beta1)),
+        b2(T(r.beta2)),
+        c1(T(1 - r.beta1)),
+        c2(T(1 - r.beta2)),
+        eps(T(r.eps)),
+        wd(T(r.weight_decay)),
+        sign(r.maximize ? T(-1) : T(1)),
+        of_mean(T(1 / (1 - std::pow(r.beta1, static_cast<double>(step))))),
+        root(T(std::sqrt(1 - std::pow(r.beta2, static_cast<double>(step))))) {}
+  void direction(const T* p, const T* a, const T* b, T* u, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) u[i] = of_mean * a[i] / (std::sqrt(b[i]) / root + eps) + wd * p[i];
+  }
+  void average(const T* g, T* a, T* b, std::int64_t n) const {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T d = sign * g[i];
+      a[i] = b1 * a[i] + c1 * d;
+      b[i] = b2 * b[i] + c2 * d * d;
+    }
+  }
+};
+template <class T>
+void update(const Cpu& on, const LambRule& r, std::span<const Slot<T>> slots) {
+  constexpr std::int64_t kBlock = 1024;
+  for (const Slot<T>& s : slots) {
+    const LambBlock<T> f(r, *s.step);
+    // f(p, g, offset, n, u) for blocks of [begin, end): p, g as T, u their memory.
+    const auto blocks = [&](std::int64_t begin, std::int64_t end, auto&& body) {
+      alignas(64) T p[kBlock], g[kBlock], u[kBlock];
+      for (std::int64_t i = begin; i < end; i += kBlock) {
+        const std::int64_t n = std::min(kBlock, end - i);
+        if constexpr (std::is_same_v<T, float>) {
+          if (s.half != Half::none) {
+            widen(s.half, reinterpret_cast<const std::uint16_t*>(s.p) + i, p, n);
+            widen(s.half, reinterpret_cast<const std::uint16_t*>(s.g) + i, g, n);
+            body(p, static_cast<const T*>(g), i, n, u);
+            continue;
+          }
+        }
+        body(s.p + i, s.g + i, i, n, u);
+      }
+    };
+    const std::int64_t chunks = std::max<std::int64_t>(1, (s.n + kUpdateChunk - 1) / kUpdateChunk);
+    const lib::Scratch memory(static_cast<std::size_t>(2 * chunks) * sizeof(double));
+    double* const squares = memory.as<double>();
+    squares[0] = squares[1] = 0;
+    on.parallel_for(s.n, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+      double of_p = 0, of_u = 0;
+      blocks(begin, end, [&](const T* p, const T* g, std::int64_t i, std::int64_t n, T* u) {
+        f.average(g, s.a + i, s.b + i, n);
+        f.direction(p, s.a + i, s.b + i, u, n);
+        const auto square = [](const T* x, std::int64_t k) { return double(x[k]) * double(x[k]); };
+        of_p += eight_sums(p, 0, n, square);
+        of_u += eight_sums(static_cast<const T*>(u), 0, n, square);
+      });
+      squares[2 * (begin / kUpdateChunk)] = of_p;
+      squares[2 * (begin / kUpdateChunk) + 1] = of_u;
+    });
+    double of_p = 0, of_u = 0;
+    for (std::int64_t k = 0; k < chunks; ++k) of_p += squares[2 * k], of_u += squares[2 * k + 1];
+    const T rate = T(*r.lr * lamb_ratio(of_p, of_u));
+    on.parallel_for(s.n, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+      blocks(begin, end, [&](T* p, const T*, std::int64_t i, std::int64_t n, T* u) {
+        f.direction(p, s.a + i, s.b + i, u, n);
+        for (std::int64_t k = 0; k < n; ++k) p[k] -= rate * u[k];
+        if constexpr (std::is_same_v<T, float>) {
+          if (s.half == Half::f16) narrow_as<f16>(s, p, i, n);
+          if (s.half == Half::bf16) narrow_as<bf16>(s, p, i, n);
+        }
+      });
+    });
+  }
+}
+
 // Sums in double, by fixed chunks whose partial sums are added in order.
 template <class F>
 double chunked_sum(const Cpu& on, std::int64_t n, F&& part) {
@@ -431,18 +532,6 @@ double chunked_sum(const Cpu& on, std::int64_t n, F&& part) {
   double total = 0;
   for (std::int64_t i = 0; i < chunks; ++i) total += partial[i];
   return total;
-}
-
-// Eight running sums: enough for the widest registers, and a fixed order.
-template <class T, class F>
-double eight_sums(const T* x, std::int64_t begin, std::int64_t end, F&& term) {
-  double lanes[8] = {};
-  std::int64_t i = begin;
-  for (; i + 8 <= end; i += 8) {
-    for (int k = 0; k < 8; ++k) lanes[k] += term(x, i + k);
-  }
-  for (; i < end; ++i) lanes[0] += term(x, i);
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
 template <class T>

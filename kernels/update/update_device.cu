@@ -1,5 +1,7 @@
 #include "kernels/update/update_device.cuh"
 
+#include <type_traits>
+
 #include "levin/tensor.h"
 #include "tensor/device/in_stream.h"
 
@@ -20,10 +22,23 @@ void each_gradient_table(const GradientSlots& gradients, F&& f) {
 template <class R, class T>
 void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers,
                       const float* found_inf, const double* factors) {
-  each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t blocks) {
-    on.launch(gpu::update<R, T>, update_grid(finishing_blocks(blocks)), table, rule, numbers, found_inf, factors,
-              on.tickets());
-  });
+  if constexpr (std::is_same_v<R, LambRule>) {
+    each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t n) {
+      const std::int64_t blocks = finishing_blocks(n);
+      const Tensor sums = empty({2 * blocks + table.count}, on.stream.device(), DType::f64);
+      double* const partial = reinterpret_cast<double*>(levin::detail::address_in_stream(sums));
+      double* const ratios = partial + 2 * blocks;
+      on.launch(gpu::lamb_ratios<T>, update_grid(blocks), table, rule, numbers, found_inf, factors, partial, ratios,
+                on.tickets());
+      on.launch(gpu::lamb_apply<T>, update_grid(blocks), table, rule, numbers, found_inf,
+                static_cast<const double*>(ratios), on.tickets());
+    });
+  } else {
+    each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+      on.launch(gpu::update<R, T>, update_grid(finishing_blocks(blocks)), table, rule, numbers, found_inf, factors,
+                on.tickets());
+    });
+  }
 }
 #define LEVIN_UPDATE_OF(R, T)                                                                                       \
   template void update_on_device<R, T>(const Gpu&, const R&, std::span<const Slot<T>>, const double*, const float*, \
@@ -41,6 +56,7 @@ LEVIN_UPDATE(AdadeltaRule)
 LEVIN_UPDATE(LionRule)
 LEVIN_UPDATE(AsgdRule)
 LEVIN_UPDATE(RpropRule)
+LEVIN_UPDATE(LambRule)
 #undef LEVIN_UPDATE
 #undef LEVIN_UPDATE_OF
 

@@ -426,6 +426,99 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
   for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) ++*table.slots[k].step;
 }
 
+template <class T>
+struct LambStep {
+  T b1, b2, c1, c2, eps, wd, sign, of_mean, root;
+  __device__ LambStep(const LambRule& r, const double* numbers, std::int64_t step)
+      : b1(T(numbers[1])),
+        b2(T(r.beta2)),
+        c1(T(1 - numbers[1])),
+        c2(T(1 - r.beta2)),
+        eps(T(r.eps)),
+        wd(T(r.weight_decay)),
+        sign(r.maximize ? T(-1) : T(1)),
+        of_mean(T(1 / (1 - ::pow(numbers[1], static_cast<double>(step))))),
+        root(T(::sqrt(1 - ::pow(r.beta2, static_cast<double>(step))))) {}
+  __device__ void average(T g, T& a, T& b) const {
+    const T d = sign * g;
+    a = b1 * a + c1 * d;
+    b = b2 * b + c2 * d * d;
+  }
+  __device__ T direction(T p, T a, T b) const { return of_mean * a / (::sqrt(b) / root + eps) + wd * p; }
+};
+// The first pass of LAMB. partial[2 block] and the next: the squares of p and of its direction, summed over the block;
+// ratios[slot] is made by the last block.
+template <class T>
+__global__ void lamb_ratios(const __grid_constant__ SlotTable<Slot<T>> table, LambRule rule, const double* numbers,
+                            const float* found_inf, const double* factors, double* partial, double* ratios,
+                            unsigned* ticket) {
+  using A = Accum<T>;
+  if (skipped(found_inf)) return;
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  LEVIN_SHARED(LambStep<A>, shared, 1);
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  if (threadIdx.x == 0) *shared = LambStep<A>(rule, numbers, *s.step + 1);
+  __syncthreads();
+  const LambStep<A> f = *shared;
+  const Products<A> products{factors};
+  double of_p = 0, of_u = 0;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
+    A g[1], a = s.a[i], b = s.b[i];
+    const A p = static_cast<A>(s.p[i]);
+    load_gradients<1>(s, i, products, g);
+    f.average(g[0], a, b);
+    s.a[i] = a;
+    s.b[i] = b;
+    const A u = f.direction(p, a, b);
+    of_p += static_cast<double>(p) * static_cast<double>(p);
+    of_u += static_cast<double>(u) * static_cast<double>(u);
+  }
+  of_p = block_sum<kUpdateThreads>(of_p, scratch);
+  __syncthreads();
+  of_u = block_sum<kUpdateThreads>(of_u, scratch);
+  if (threadIdx.x == 0) {
+    partial[2 * std::int64_t{blockIdx.x}] = of_p;
+    partial[2 * std::int64_t{blockIdx.x} + 1] = of_u;
+  }
+  if (!is_last_block(ticket, gridDim.x)) return;
+  for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) {
+    double p = 0, u = 0;
+    for (std::int64_t i = table.first_block[k]; i < table.first_block[k + 1]; ++i) {
+      p += partial[2 * i];
+      u += partial[2 * i + 1];
+    }
+    ratios[k] = lamb_ratio(p, u);
+  }
+}
+// The second pass. Counts of steps grow as in `update`.
+template <class T>
+__global__ void lamb_apply(const __grid_constant__ SlotTable<Slot<T>> table, LambRule rule, const double* numbers,
+                           const float* found_inf, const double* ratios, unsigned* ticket) {
+  using A = Accum<T>;
+  if (skipped(found_inf)) return;
+  LEVIN_SHARED(LambStep<A>, shared, 1);
+  LEVIN_SHARED(A, rate, 1);
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  const std::int64_t step = *s.step + 1;
+  if (threadIdx.x == 0) {
+    int k = 0;
+    while (k + 1 < table.count && table.first_block[k + 1] <= blockIdx.x) ++k;
+    *shared = LambStep<A>(rule, numbers, step);
+    *rate = A(numbers[0] * ratios[k]);
+  }
+  __syncthreads();
+  const LambStep<A> f = *shared;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
+    const A old = static_cast<A>(s.p[i]);
+    const A value[1] = {old - *rate * f.direction(old, s.a[i], s.b[i])};
+    Vec<T, 1> p{};
+    round_parameters<1>(s, step, i, value, p);
+    store(s.p + i, p);
+  }
+  if (!is_last_block(ticket, gridDim.x)) return;
+  for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) ++*table.slots[k].step;
+}
+
 // ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through
 // it.
 

@@ -133,6 +133,10 @@ constexpr Form kForms[] = {
        const double low = c.real();
        return Tensors{hardtanh(x, low, c.real())};
      }},
+    {"hook_gradient",
+     [](Chooser&, Pool& p) {
+       return Tensors{LEVIN_CALL(hook_gradient, p.any(), [](const Tensor& g) { return g * 0.5; })};
+     }},
     {"gelu", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(gelu, p.any(), c.choice<GeluForm>(2))}; }},
     {"leaky_relu", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(leaky_relu, p.any(), c.real())}; }},
     {"elu", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(elu, p.any(), c.real())}; }},

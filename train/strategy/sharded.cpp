@@ -95,9 +95,9 @@ void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage 
 void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
   *attached_ = {};
   optim::Optimizer& optimizer = *optimizers.front();  // automatic optimization has one
-  if (optimizer.name() == std::string_view("lbfgs"))
-    fail<ConfigError>("fit: strategy is ", name(),
-                      " and the optimizer is lbfgs, which updates all elements together; use another optimizer");
+  if (!optimizer.elementwise())
+    fail<ConfigError>("fit: strategy is ", name(), " and the optimizer is ", optimizer.name(),
+                      ", which updates all elements together; use another optimizer");
   const bool offloading = offloads(optimizer);
   if (ranks().size == 1 && !offloading && !mixed()) return;
   make_groups();

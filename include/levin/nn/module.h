@@ -186,6 +186,7 @@ class LEVIN_API Module {
   friend class Buffer;
   friend class ModuleGenerator;
   friend class Call;
+  friend class Parametrization;
   struct Context {
     Generator gen;
     Device device;
@@ -211,6 +212,7 @@ class LEVIN_API Module {
   Module* parent_ = nullptr;
   std::optional<Context> context_;
   bool training_ = true;
+  bool computes_ = false;                          // whether a Parametrization sets a parameter before each call
   mutable std::shared_ptr<const void> alive_;      // made by alive()
   mutable std::atomic<std::uint32_t> path_id_{0};  // 0 until path_id() is called
   std::vector<Module*> children_;

@@ -104,14 +104,16 @@ class LEVIN_API Optimizer {
   // piece, and another rank's optimizer the others. The pieces, or their f32 masters, take the place of the model's in
   // parameters(), with their names and owners; step() reads the gradient of the piece. Each element is updated, and
   // stochastically rounded, as in the whole parameter, so this is for optimizers whose rule treats each element by
-  // itself. Throws StateError after the first step, ConfigError from LBFGS and for a piece that is no part of its
-  // parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
+  // itself. Throws StateError after the first step, ConfigError unless elementwise() and for a piece that is no part of
+  // its parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
+  // Whether the rule treats each element by itself: false for LBFGS and LAMB.
+  [[nodiscard]] bool elementwise() const;
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
   [[nodiscard]] std::vector<ParamRef> pieces() const;
   // Keeps the state, masters included, in `memory`. A step then updates elements_at_once() elements after another, so
   // that the rest of the state need not be in memory; every element gets the same bits. Parameters, or their pieces,
-  // are on the CPU. Throws StateError after the first step, ConfigError for another device and from LBFGS.
+  // are on the CPU. Throws StateError after the first step, ConfigError for another device and unless elementwise().
   void keep_state_in(std::shared_ptr<StateMemory> memory);
   // Copies the model's 16-bit gradients to the masters, where clipping and step() read them. Call it between backward
   // and clipping; GradScaler::unscale_ does it in its pass, and step() if it was not done. Works once between two steps
@@ -421,6 +423,22 @@ struct LEVIN_API RpropOptions {
 };
 extern template class OptimizerOf<RpropOptions>;
 class LEVIN_API Rprop final : public OptimizerOf<RpropOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// LAMB: with m and v as Adam's of g without weight decay, u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) +
+// weight_decay p;  p -= lr |p| / |u| u, with the 2-norms over all elements of the parameter, or lr u where one of them is
+// 0. For large batches. Two launches on a device. Its elements depend on each other, so use_pieces and keep_state_in
+// throw ConfigError. PyTorch has none. You et al., "Large Batch Optimization for Deep Learning", 2020.
+struct LEVIN_API LAMBOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 1e-2;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<LAMBOptions>;
+class LEVIN_API LAMB final : public OptimizerOf<LAMBOptions> {
  public:
   using OptimizerOf::OptimizerOf;
 };
