@@ -11,6 +11,7 @@
 
 #include "levin/autograd.h"
 #include "levin/nn/checkpoint_policy.h"
+#include "levin/nn/parametrize.h"
 #include "levin/ops.h"
 #include "levin/train/averaging.h"
 #include "levin/train/trainer.h"
@@ -196,8 +197,13 @@ std::vector<const nn::Module*> ShardedStrategy::units() const {
     }
     return false;
   };
+  // Nobody calls these: the layer's call computes them.
+  const auto called = [](const nn::Module& m) {
+    return !dynamic_cast<const nn::Parametrization*>(&m) && m.name() != "parametrizations";
+  };
   std::as_const(*tree_).visit([&](const std::string& path, const nn::Module& m) {
-    if (!path.empty() && !within(m) && sharding_.is_unit && sharding_.is_unit(m) && !m.named_parameters().empty())
+    if (!path.empty() && called(m) && !within(m) && sharding_.is_unit && sharding_.is_unit(m) &&
+        !m.named_parameters().empty())
       all.push_back(&m);
   });
   return all;
