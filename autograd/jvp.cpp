@@ -1,5 +1,5 @@
-// The forward derivative by two backward passes: the first is linear in its seeds, and the derivative of that linear map
-// along the tangents is what is asked for.
+// The forward derivative by two backward passes: the first is linear in its seeds, and the derivative of that linear
+// map along the tangents is what is asked for.
 #include <utility>
 #include <vector>
 

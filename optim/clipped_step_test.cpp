@@ -200,7 +200,7 @@ TEST_CASE("recorded on a device, scaled steps with options equal eager ones, ove
         step(k);
       }
       Graph graph(Stream::current(device), [&] { step(1); });
-      CHECK(graph.memory_bytes() == 0);
+      if (name != "lamb") CHECK(graph.memory_bytes() == 0);  // the norms of its parameters
       for (int t = 1; t < 7; ++t) {
         for (int k = 0; k < 2; ++k) {
           nets[k]->optimizer->set_lr(0, 0.1 / (t + 1));
@@ -368,8 +368,9 @@ TEST_CASE("a step that unscales, clips and moves the scale is two launches; mast
         (void)net.optimizer->step_clipped(1);
         const std::size_t clipped = ledger.launches();
         if (t == 0) continue;  // the first step makes the state
-        CHECK(scaled == (masters ? 3 : 2));
-        CHECK(clipped == (masters ? 3 : 2));
+        const std::size_t want = (masters ? 3 : 2) + (name == "lamb" ? 1 : 0);
+        CHECK(scaled == want);
+        CHECK(clipped == want);
       }
     }
   }

@@ -132,7 +132,7 @@ TEST_CASE("recorded with masters and an overflow, steps on a device equal eager 
       after_backward(nets[k], scalers[k]);
     }
     Graph graph(Stream::current(device), [&] { after_backward(nets[1], scalers[1]); });
-    CHECK(graph.memory_bytes() == 0);
+    if (name != "lamb") CHECK(graph.memory_bytes() == 0);  // the norms of its parameters
     for (int t = 1; t < 5; ++t) {
       for (int k = 0; k < 2; ++k) {
         nets[k].optimizer->set_lr(0, 0.1 / (t + 1));

@@ -21,6 +21,8 @@ namespace levin::optim {
 // - numbers(options): names and places of the numbers in the state;
 // - with a momentum: kMomentum, its member, check_momentum(value), and kMomentumMakesState, whether a momentum other
 //   than 0 adds a state tensor;
+// - in place of a rule, where an update is more than one kernel: run(optimizer, group, options, found_inf), and
+//   optionally check_parameters(parameters);
 // - where states do not start with 0: initial_state(options, which, lr).
 template <class Options>
 struct Kind;
@@ -38,6 +40,7 @@ OptimizerOf<Options>::OptimizerOf(Parameters parameters, Options options) {
 template <class Options>
 void OptimizerOf<Options>::add_group(Parameters parameters, Options options) {
   Kind<Options>::check(options);
+  if constexpr (requires { &Kind<Options>::check_parameters; }) Kind<Options>::check_parameters(parameters);
   if constexpr (requires { Kind<Options>::check_new(options); }) Kind<Options>::check_new(options);
   add(Kind<Options>::kName, std::move(parameters), options.lr, options.rounding);
   options_.push_back(options);
@@ -71,7 +74,10 @@ void OptimizerOf<Options>::set_momentum(int group, double value) {
 template <class Options>
 void OptimizerOf<Options>::update(int group, const float* found_inf) {
   const std::size_t g = index_of(group);
-  Updates::run(*this, group, Kind<Options>::rule(options_[g], &groups_[g].lr), Kind<Options>::kWriter, found_inf);
+  if constexpr (requires { &Kind<Options>::run; })
+    Kind<Options>::run(*this, group, options_[g], found_inf);
+  else
+    Updates::run(*this, group, Kind<Options>::rule(options_[g], &groups_[g].lr), Kind<Options>::kWriter, found_inf);
 }
 
 template <class Options>

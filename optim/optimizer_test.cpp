@@ -18,7 +18,8 @@ Tensor start(DType dtype) {
 }
 
 TEST_CASE("five steps give PyTorch's parameters") {
-  // torch 2.13, with f64 as default dtype: p = [1, -2, 3] in f64, p.grad[i] = sin(i + 1.5 t) at step t = 0..4, the same options; lion and lamb by their formulas.
+  // torch 2.13, with f64 as default dtype: p = [1, -2, 3] in f64, p.grad[i] = sin(i + 1.5 t) at step t = 0..4, the same
+  // options; lion and lamb by their formulas.
   const std::vector<std::pair<std::string, std::vector<double>>> want{
       {"sgd", {1.01183306212001, -2.063458690675232, 2.919593184081588}},
       {"momentum", {0.8551483881862864, -2.26658925768944, 2.787080134980831}},

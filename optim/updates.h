@@ -30,37 +30,11 @@ struct Updates {
   template <class Rule>
   static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
                   [[maybe_unused]] const float* found_inf) {
-    Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
-    const auto names = optimizer.state_names(group);
-    const Device device = g.parameters.front().value->device();
-    std::size_t place = 0;  // of the group's first parameter among all
-    for (int k = 0; k < group; ++k) place += optimizer.groups_[static_cast<std::size_t>(k)].parameters.size();
-    for (std::size_t i = 0; i < g.parameters.size(); ++i) check(optimizer.name(), g.parameters[i], device, &g.state[i]);
-    if (device.launches()) prepare(g, device, optimizer.momentum(group).value_or(0));
-    Slots slots;
-    slots.single.reserve(g.parameters.size());
-    std::vector<Tensor> gradients;  // kept until the kernel is done
-    gradients.reserve(g.parameters.size());
-    for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-      Tensor gradient = (optimizer.factors_ ? g.source(i) : *g.parameters[i].value).grad();
-      if (!gradient.defined()) continue;
-      gradients.push_back(laid_out_as(*g.parameters[i].value, gradient));
-      Optimizer::State& state = g.state[i];
-      for (std::size_t k = 0; k < names.size(); ++k) {
-        if (names[k] && !state.tensors[k].defined()) {
-          state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)),
-                                    optimizer.memory_.get());
-        }
-      }
-      state.dtype = g.parameters[i].value->dtype();
-      ++state.step;
-      Tensor& value = *g.parameters[i].value;
-      std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
-      slots.add(value, gradients.back(), state, step, {static_cast<std::uint32_t>(place + i), g.first_element(i)},
-                g.rounding);
-      value.get().storage->wrote(writer);
-    }
+    const Collected all = collect(optimizer, group, writer);
+    const Slots& slots = all.slots;
 #if LEVIN_LAUNCHES
+    Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
+    const Device device = g.parameters.front().value->device();
     if (device.launches()) {
       const kernels::Gpu on{Stream::current(device)};
       slots.each([&]<class T>(const std::vector<kernels::Slot<T>>& list) {
@@ -216,6 +190,57 @@ struct Updates {
       put(single, value.dtype() == DType::f16 ? kernels::Half::f16 : kernels::Half::bf16);
     }
   };
+
+ public:
+  // The group's parameters that have a gradient. States are made, steps counted on the cpu, numbers written.
+  struct Collected {
+    Slots slots;
+    std::vector<Tensor> gradients;  // kept until the kernels are enqueued
+    std::size_t first_place = 0;    // Slot::parameter of the group's first one
+  };
+  static Collected collect(Optimizer& optimizer, int group, const char* writer) {
+    Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
+    const auto names = optimizer.state_names(group);
+    const Device device = g.parameters.front().value->device();
+    std::size_t place = 0;  // of the group's first parameter among all
+    for (int k = 0; k < group; ++k) place += optimizer.groups_[static_cast<std::size_t>(k)].parameters.size();
+    for (std::size_t i = 0; i < g.parameters.size(); ++i) check(optimizer.name(), g.parameters[i], device, &g.state[i]);
+    if (device.launches()) prepare(g, device, optimizer.momentum(group).value_or(0));
+    Collected all;
+    auto& [slots, gradients, first_place] = all;
+    first_place = place;
+    slots.single.reserve(g.parameters.size());
+    gradients.reserve(g.parameters.size());
+    for (std::size_t i = 0; i < g.parameters.size(); ++i) {
+      Tensor gradient = (optimizer.factors_ ? g.source(i) : *g.parameters[i].value).grad();
+      if (!gradient.defined()) continue;
+      gradients.push_back(laid_out_as(*g.parameters[i].value, gradient));
+      Optimizer::State& state = g.state[i];
+      for (std::size_t k = 0; k < names.size(); ++k) {
+        if (names[k] && !state.tensors[k].defined()) {
+          state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)),
+                                    optimizer.memory_.get());
+        }
+      }
+      state.dtype = g.parameters[i].value->dtype();
+      ++state.step;
+      Tensor& value = *g.parameters[i].value;
+      std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
+      slots.add(value, gradients.back(), state, step, {static_cast<std::uint32_t>(place + i), g.first_element(i)},
+                g.rounding);
+      value.get().storage->wrote(writer);
+    }
+    return all;
+  }
+  [[nodiscard]] static const Tensor& value_of(Optimizer& optimizer, int group, std::size_t i) {
+    return *optimizer.groups_[static_cast<std::size_t>(group)].parameters[i].value;
+  }
+  [[nodiscard]] static const double* lr_of(Optimizer& optimizer, int group) {
+    return &optimizer.groups_[static_cast<std::size_t>(group)].lr;
+  }
+  [[nodiscard]] static const double* device_numbers(Optimizer& optimizer, int group) {
+    return first<double>(optimizer.groups_[static_cast<std::size_t>(group)].numbers);
+  }
 };
 
 }  // namespace levin::optim

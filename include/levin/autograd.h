@@ -184,8 +184,8 @@ LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(cons
 
 // x, whose gradient passes through `hook`: each backward calls it once, with the whole gradient of the result, and goes
 // on with what it returns, or with the gradient itself for an undefined tensor. Use the result in place of x
-// (Tensor.register_hook, which marks x itself). With create_graph the hook's ops are recorded. Throws ConfigError for an
-// empty hook; backward throws ShapeError, DTypeError or DeviceError for a tensor unlike the gradient.
+// (Tensor.register_hook, which marks x itself). With create_graph the hook's ops are recorded. Throws ConfigError for
+// an empty hook; backward throws ShapeError, DTypeError or DeviceError for a tensor unlike the gradient.
 [[nodiscard]] LEVIN_API Tensor hook_gradient(const Tensor& x, Function<Tensor(const Tensor& gradient)> hook);
 
 // Runs fn(inputs) and keeps nothing but the inputs; backward runs fn again, with the same random numbers, for the rest.

@@ -108,13 +108,23 @@ struct LambRule {
   bool maximize;
 };
 
+// Muon, of one matrix at a time. a: momentum buffer. First a, and the direction x, which lies beside the slot in bf16:
+// a += (1 - momentum) (g - a); x = a, or g + momentum (a - g) with nesterov. When x has been made orthogonal,
+// p = (1 - lr weight_decay) p - lr scale x.
+struct MuonRule {
+  const double* lr;
+  double momentum, weight_decay, scale;
+  bool nesterov;
+};
+
 // What NAdam and RAdam multiply in step t, formed in double: p = shrink p - of_grad g / d - of_mean m / d with
 // d = sqrt(v) / root + eps, or d = 1 where `plain`.
 struct MeanFactors {
   double of_grad = 0, of_mean = 0, root = 1;
   bool plain = false;
 };
-// mu(t) = beta1 (1 - 0.96^(t momentum_decay) / 2); the product of all mu so far is too small to matter after some dozen of them.
+// mu(t) = beta1 (1 - 0.96^(t momentum_decay) / 2); the product of all mu so far is too small to matter after some dozen
+// of them.
 LEVIN_HD MeanFactors nadam_factors(const NadamRule& r, double lr, double beta1, std::int64_t step) {
   const double decay = ::pow(0.96, r.momentum_decay);
   double product = 1, power = 1;
@@ -163,13 +173,15 @@ inline constexpr std::int64_t kUpdateChunk = 16384;  // elements a task
 #include "kernels/executor/each_level.h"
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(update)       // update(on, rule, span of slots)
-LEVIN_PICK(squared_sum)  // sum of x^2 in double: squared_sum(on, x, n)
-LEVIN_PICK(power_sum)    // sum of |x|^p in double, p = inf: the maximum; NaN stays NaN
-LEVIN_PICK(scale)        // x *= factor
-LEVIN_PICK(clamp_all)    // x = min(max(x, -limit), limit)
-LEVIN_PICK(dot)          // sum of x y in double
-LEVIN_PICK(axpy)         // y += alpha x
+LEVIN_PICK(update)          // update(on, rule, span of slots)
+LEVIN_PICK(muon_direction)  // muon_direction(on, rule, slot, x)
+LEVIN_PICK(muon_apply)      // muon_apply(on, rule, slot, x)
+LEVIN_PICK(squared_sum)     // sum of x^2 in double: squared_sum(on, x, n)
+LEVIN_PICK(power_sum)       // sum of |x|^p in double, p = inf: the maximum; NaN stays NaN
+LEVIN_PICK(scale)           // x *= factor
+LEVIN_PICK(clamp_all)       // x = min(max(x, -limit), limit)
+LEVIN_PICK(dot)             // sum of x y in double
+LEVIN_PICK(axpy)            // y += alpha x
 }  // namespace levin::kernels::cpu
 
 #endif  // LEVIN_KERNELS_UPDATE_CUH
@@ -518,6 +530,51 @@ void update(const Cpu& on, const LambRule& r, std::span<const Slot<T>> slots) {
       });
     });
   }
+}
+
+// Calls body(p, g, offset, n) for blocks of [begin, end); 16-bit p and g as float copies.
+template <class T, class F>
+void each_block(const Slot<T>& s, std::int64_t begin, std::int64_t end, F&& body) {
+  constexpr std::int64_t kBlock = 1024;
+  alignas(64) T p[kBlock], g[kBlock];
+  for (std::int64_t i = begin; i < end; i += kBlock) {
+    const std::int64_t n = std::min(kBlock, end - i);
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.half != Half::none) {
+        widen(s.half, reinterpret_cast<const std::uint16_t*>(s.p) + i, p, n);
+        widen(s.half, reinterpret_cast<const std::uint16_t*>(s.g) + i, g, n);
+        body(p, static_cast<const T*>(g), i, n);
+        continue;
+      }
+    }
+    body(s.p + i, s.g + i, i, n);
+  }
+}
+template <class T>
+void muon_direction(const Cpu& on, const MuonRule& r, const Slot<T>& s, bf16* x) {
+  const T mu = T(r.momentum), rest = T(1 - r.momentum);
+  on.parallel_for(s.n, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+    each_block(s, begin, end, [&](const T*, const T* g, std::int64_t i, std::int64_t n) {
+      for (std::int64_t k = 0; k < n; ++k) {
+        const T a = s.a[i + k] + rest * (g[k] - s.a[i + k]);
+        s.a[i + k] = a;
+        x[i + k] = bf16(static_cast<float>(r.nesterov ? g[k] + mu * (a - g[k]) : a));
+      }
+    });
+  });
+}
+template <class T>
+void muon_apply(const Cpu& on, const MuonRule& r, const Slot<T>& s, const bf16* x) {
+  const T shrink = T(1 - *r.lr * r.weight_decay), rate = T(*r.lr * r.scale);
+  on.parallel_for(s.n, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+    each_block(s, begin, end, [&](T* p, const T*, std::int64_t i, std::int64_t n) {
+      for (std::int64_t k = 0; k < n; ++k) p[k] = p[k] * shrink - rate * T(static_cast<float>(x[i + k]));
+      if constexpr (std::is_same_v<T, float>) {
+        if (s.half == Half::f16) narrow_as<f16>(s, p, i, n);
+        if (s.half == Half::bf16) narrow_as<bf16>(s, p, i, n);
+      }
+    });
+  });
 }
 
 // Sums in double, by fixed chunks whose partial sums are added in order.

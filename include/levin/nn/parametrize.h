@@ -92,8 +92,9 @@ struct SpectralNormOptions {
 // torch.nn.utils.parametrizations.spectral_norm: w = original / (u . W v), W being original as a matrix with `dim` as
 // rows. u and v, the buffers 0._u and 0._v, approach the singular vectors of the largest singular value: 15 power
 // iterations at first, from random vectors of the layer's generator, and n_power_iterations before each call while
-// training; they have no gradient. (A checkpointed region runs twice, and so do its iterations.) A parameter of one dimension is divided by its norm. Computed outside of autocast.
-// Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018.
+// training; they have no gradient. (A checkpointed region runs twice, and so do its iterations.) A parameter of one
+// dimension is divided by its norm. Computed outside of autocast. Miyato et al., "Spectral Normalization for Generative
+// Adversarial Networks", 2018.
 class LEVIN_API SpectralNorm final : public Parametrization {
  public:
   explicit SpectralNorm(Module& layer, SpectralNormOptions options = {});

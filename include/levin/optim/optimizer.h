@@ -75,9 +75,10 @@ class LEVIN_API Optimizer {
   // With masters beside f32 parameters the norm adds gradients of one dtype after the other, so its last bit may
   // differ.
   Tensor step_clipped(double max_norm);
-  // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches, and more
-  // launches for masters, for a further group or dtype and for 400 parameters more. True for Levin's optimizers except
-  // for LBFGS, on one device that launches kernels, without pieces; false for classes that derive from them.
+  // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches (LAMB:
+  // three), and more launches for masters, for a further group or dtype and for 400 parameters more. True for Levin's
+  // optimizers except for LBFGS and Muon, on one device that launches kernels, without pieces; false for classes that
+  // derive from them.
   [[nodiscard]] bool fuses_clipping() const;
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
@@ -107,7 +108,7 @@ class LEVIN_API Optimizer {
   // itself. Throws StateError after the first step, ConfigError unless elementwise() and for a piece that is no part of
   // its parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
-  // Whether the rule treats each element by itself: false for LBFGS and LAMB.
+  // Whether the rule treats each element by itself: false for LBFGS, LAMB and Muon.
   [[nodiscard]] bool elementwise() const;
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
   [[nodiscard]] std::vector<ParamRef> pieces() const;
@@ -136,8 +137,8 @@ class LEVIN_API Optimizer {
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
   void set_lr(int group, double lr);  // throws ConfigError below 0
-  // SGD's and RMSprop's momentum, beta1 of Adam and its kin, which one-cycle schedules move. Empty for others. Setting it throws
-  // ConfigError for others and out of range; both throw IndexError for an unknown group, as lr does.
+  // SGD's and RMSprop's momentum, beta1 of Adam and its kin, which one-cycle schedules move. Empty for others. Setting
+  // it throws ConfigError for others and out of range; both throw IndexError for an unknown group, as lr does.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
   [[nodiscard]] std::optional<double> weight_decay(int group) const;  // empty where there is none
@@ -411,9 +412,9 @@ class LEVIN_API ASGD final : public OptimizerOf<ASGDOptions> {
   using OptimizerOf::OptimizerOf;
 };
 
-// Rprop: p -= sign(g) s. s starts with the lr of the first step, and is multiplied by eta_plus where g has the sign that
-// it had before, by eta_minus where it has the other, within [step_size_min, step_size_max]; there g counts as 0. For
-// gradients of all data. Later changes of lr do nothing. Riedmiller & Braun, 1993.
+// Rprop: p -= sign(g) s. s starts with the lr of the first step, and is multiplied by eta_plus where g has the sign
+// that it had before, by eta_minus where it has the other, within [step_size_min, step_size_max]; there g counts as 0.
+// For gradients of all data. Later changes of lr do nothing. Riedmiller & Braun, 1993.
 struct LEVIN_API RpropOptions {
   double lr = 1e-2;
   double eta_minus = 0.5, eta_plus = 1.2;
@@ -428,8 +429,8 @@ class LEVIN_API Rprop final : public OptimizerOf<RpropOptions> {
 };
 
 // LAMB: with m and v as Adam's of g without weight decay, u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) +
-// weight_decay p;  p -= lr |p| / |u| u, with the 2-norms over all elements of the parameter, or lr u where one of them is
-// 0. For large batches. Two launches on a device. Its elements depend on each other, so use_pieces and keep_state_in
+// weight_decay p;  p -= lr |p| / |u| u, with the 2-norms over all elements of the parameter, or lr u where one of them
+// is 0. For large batches. Two launches on a device. Its elements depend on each other, so use_pieces and keep_state_in
 // throw ConfigError. PyTorch has none. You et al., "Large Batch Optimization for Deep Learning", 2020.
 struct LEVIN_API LAMBOptions {
   double lr = 1e-3;
@@ -439,6 +440,31 @@ struct LEVIN_API LAMBOptions {
 };
 extern template class OptimizerOf<LAMBOptions>;
 class LEVIN_API LAMB final : public OptimizerOf<LAMBOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+enum class AdjustLr : std::uint8_t {
+  original,         // s = sqrt(max(1, rows / columns))
+  match_rms_adamw,  // s = 0.2 sqrt(max(rows, columns)): rates of AdamW serve
+};
+// Muon, for matrices (ConfigError for other parameters): b += (1 - momentum) (g - b);  u = g + momentum (b - g), or b
+// without nesterov;  p -= lr (s O + weight_decay p), O being u with all singular values near 1: x = u / max(|u|, eps),
+// then ns_steps times x = a x + (b x x^T + c (x x^T)^2) x with ns_coefficients a, b, c (Newton-Schulz). As in PyTorch x
+// is bf16, so values agree with PyTorch's to some bf16 steps of O. Its elements depend on each other: use_pieces and
+// keep_state_in throw ConfigError. On a device a matrix takes some thirty launches. Jordan et al., 2024.
+struct LEVIN_API MuonOptions {
+  double lr = 1e-3;
+  double weight_decay = 0.1, momentum = 0.95;
+  bool nesterov = true;
+  std::array<double, 3> ns_coefficients{3.4445, -4.775, 2.0315};
+  double eps = 1e-7;
+  int ns_steps = 5;  // 1 to 99
+  AdjustLr adjust_lr_fn = AdjustLr::original;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<MuonOptions>;
+class LEVIN_API Muon final : public OptimizerOf<MuonOptions> {
  public:
   using OptimizerOf::OptimizerOf;
 };

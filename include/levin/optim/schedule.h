@@ -168,8 +168,8 @@ struct CyclicOptions {
   bool cycle_momentum = true;  // ConfigError for an optimizer without momentum
   double base_momentum = 0.8, max_momentum = 0.9;
 };
-// base_lr + (max_lr - base_lr) h s for all groups: h goes from 0 to 1 in step_size_up steps, back in step_size_down, and
-// again; s is the scale of the mode. The momentum is max_momentum - (max_momentum - base_momentum) h s. Smith,
+// base_lr + (max_lr - base_lr) h s for all groups: h goes from 0 to 1 in step_size_up steps, back in step_size_down,
+// and again; s is the scale of the mode. The momentum is max_momentum - (max_momentum - base_momentum) h s. Smith,
 // "Cyclical Learning Rates for Training Neural Networks", 2017.
 class LEVIN_API CyclicLR final : public Scheduler {
  public:
@@ -276,9 +276,9 @@ class LEVIN_API SequentialLR final : public Scheduler {
 };
 // Several schedules at once, which multiply: base * product of (lr_at(t) / base) of each. All count their t together.
 // Equal to PyTorch's for schedules that multiply base (step, multi-step, exponential, constant, linear, polynomial,
-// multiplicative, cosine with eta_min 0 up to its t_max). Others, such as LambdaLR, multiply here as well; PyTorch's overwrite what
-// those before them made. A base of 0 stays 0. Throws ConfigError for no schedules and for those that SequentialLR
-// refuses.
+// multiplicative, cosine with eta_min 0 up to its t_max). Others, such as LambdaLR, multiply here as well; PyTorch's
+// overwrite what those before them made. A base of 0 stays 0. Throws ConfigError for no schedules and for those that
+// SequentialLR refuses.
 class LEVIN_API ChainedScheduler final : public Scheduler {
  public:
   ChainedScheduler(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules);
