@@ -15,6 +15,7 @@
 #include "levin/data/store.h"
 #include "levin/data/transforms.h"
 #include "levin/device.h"
+#include "levin/distributions.h"
 #include "levin/dtype.h"
 #include "levin/engines.h"
 #include "levin/error.h"

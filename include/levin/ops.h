@@ -75,6 +75,15 @@ namespace levin {
 // device the kernel finds it, the result there is 0, and the next wait throws.
 [[nodiscard]] LEVIN_API Tensor bernoulli(const Tensor& p, Generator& generator);
 
+// n categories drawn by their weights [m] or [rows, m], which need not add up to 1: i64 [n] or [rows, n]; no gradient.
+// Without replacement they differ. Throws ShapeError unless 1 <= n (<= m without replacement), ConfigError for a weight
+// that is negative or not finite and for a row with no weight above 0, or fewer than n of them without replacement. On a
+// device the kernel finds a weight that is no share of its row's sum, and the next wait throws; there categories of
+// weight 0 come last where others are too few.
+enum class Replacement : bool { no, yes };
+[[nodiscard]] LEVIN_API Tensor multinomial(const Tensor& weights, std::int64_t n, Generator& generator,
+                                           Replacement replacement = Replacement::no);
+
 // ---- Pointwise arithmetic. Operands broadcast by NumPy's rules, and a C++ number takes the tensor's dtype.
 
 // a + b, a - b, a * b of numbers; a / b of floats (PyTorch converts integers).
@@ -351,6 +360,8 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 
 // `value` where the bool mask is true, else x; both broadcast. Every dtype; differentiable in x.
 [[nodiscard]] LEVIN_API Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
+// The same with a tensor of one element and x's dtype; differentiable in it, too.
+[[nodiscard]] LEVIN_API Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
 
 // True when shapes and dtypes agree and all elements are equal (NaN is not). Waits for the device.
 [[nodiscard]] LEVIN_API bool equal(const Tensor& a, const Tensor& b);
@@ -397,6 +408,10 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 // The two dimensions change places; t does so to the two of a matrix (PyTorch's t also takes ranks 0 and 1).
 [[nodiscard]] LEVIN_API Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
 [[nodiscard]] LEVIN_API Tensor t(const Tensor& x);
+
+// transpose by NumPy's name; the dimensions `source` moved to the places `destination`, the others in their order.
+[[nodiscard]] LEVIN_API Tensor swapaxes(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
+[[nodiscard]] LEVIN_API Tensor movedim(const Tensor& x, Dims source, Dims destination);
 
 // Dimension i of the result is dimension order[i] of x.
 [[nodiscard]] LEVIN_API Tensor permute(const Tensor& x, Dims order);
@@ -457,6 +472,26 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor var(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor std(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
 
+// Both at once; the first is amin, amax, var or std.
+struct MinMax {
+  Tensor min, max;
+};
+struct MeanOf {
+  Tensor spread, mean;
+};
+[[nodiscard]] LEVIN_API MinMax aminmax(const Tensor& x, std::optional<std::int64_t> dim = {},
+                                       KeepDim keep = KeepDim::no);
+[[nodiscard]] LEVIN_API MeanOf var_mean(const Tensor& x, Dims dims = {}, double correction = 1,
+                                        KeepDim keep = KeepDim::no);
+[[nodiscard]] LEVIN_API MeanOf std_mean(const Tensor& x, Dims dims = {}, double correction = 1,
+                                        KeepDim keep = KeepDim::no);
+
+// Sum and mean (floats alone) without the elements that are NaN: 0 and NaN of nothing. How many elements are not 0, i64;
+// every dtype.
+[[nodiscard]] LEVIN_API Tensor nansum(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
+[[nodiscard]] LEVIN_API Tensor nanmean(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
+[[nodiscard]] LEVIN_API Tensor count_nonzero(const Tensor& x, Dims dims = {});
+
 // (sum |x|^p)^(1/p) for p in (0, inf], ConfigError otherwise; inf: the largest |x|. The derivative is 0 where the norm
 // is 0.
 [[nodiscard]] LEVIN_API Tensor norm(const Tensor& x, double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no);
@@ -498,6 +533,17 @@ struct ValuesIndices {
 
 // y[k] = x[0] + ... + x[k] along dim, summed in f64; every dtype, i64 for integers and bool.
 [[nodiscard]] LEVIN_API Tensor cumsum(const Tensor& x, std::int64_t dim);
+
+// The same with products, in f64 too. Derivatives are right where elements are 0.
+[[nodiscard]] LEVIN_API Tensor cumprod(const Tensor& x, std::int64_t dim);
+
+// log(e^x[0] + ... + e^x[k]) along dim without overflow.
+[[nodiscard]] LEVIN_API Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
+
+// The largest, or smallest, of x[0] ... x[k] along dim, and where it last stands; every dtype. NaN wins. The gradient
+// goes to the element at the index.
+[[nodiscard]] LEVIN_API ValuesIndices cummax(const Tensor& x, std::int64_t dim);
+[[nodiscard]] LEVIN_API ValuesIndices cummin(const Tensor& x, std::int64_t dim);
 
 // The sum over the dimensions along which `shape` broadcasts to x's: the gradient of expand. DTypeError unless x is of
 // floats.
@@ -543,6 +589,26 @@ struct UniqueResult {
 };
 [[nodiscard]] LEVIN_API UniqueResult unique(const Tensor& x);
 
+// The same of runs of equal elements that follow each other in x, flattened, in the order of x.
+[[nodiscard]] LEVIN_API UniqueResult unique_consecutive(const Tensor& x);
+
+// For each value the i64 place in the ascending numbers of sorted's last dimension at which it keeps their order, before
+// equal ones (SearchSide::left) or after them. sorted is [n], or has values' shape but for the last dimension. In bucketize
+// the numbers are boundaries [n]. Every dtype; NaN counts as largest. The order is not checked.
+enum class SearchSide : bool { left, right };
+[[nodiscard]] LEVIN_API Tensor searchsorted(const Tensor& sorted, const Tensor& values,
+                                            SearchSide side = SearchSide::left);
+[[nodiscard]] LEVIN_API Tensor bucketize(const Tensor& values, const Tensor& boundaries,
+                                         SearchSide side = SearchSide::left);
+
+// bool, of elements' shape: whether an element equals one of `test`. Every dtype; NaN equals nothing.
+[[nodiscard]] LEVIN_API Tensor isin(const Tensor& elements, const Tensor& test);
+
+// How many elements lie in each of `bins` equal parts of [low, high], both ends included: [bins] of x's dtype, floats.
+// Equal ends, as without them, mean the smallest and the largest element; if those are equal, one below and one above.
+// What lies outside, and NaN, is not counted. No gradient. ConfigError for ends that are not finite.
+[[nodiscard]] LEVIN_API Tensor histc(const Tensor& x, std::int64_t bins = 100, double low = 0, double high = 0);
+
 // a + weight (b - a), from b's side where the weight is 0.5 or more, so that 1 gives b; shapes broadcast.
 [[nodiscard]] LEVIN_API Tensor lerp(const Tensor& a, const Tensor& b, double weight);
 [[nodiscard]] LEVIN_API Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
@@ -577,9 +643,51 @@ struct UniqueResult {
 // elements along dim.
 [[nodiscard]] LEVIN_API Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 
+// x with the elements src[i, j, k] joined at y[i, index[i, j, k], k] for dim 1: their sum, product, mean (floats alone),
+// largest or smallest. IncludeSelf::yes joins x's element, too. A place that no index names keeps x's. Numbers; index is
+// as scatter's. NaN wins; equal extremes share the gradient equally, and products of 0 have their derivatives. Products
+// and extremes take log2(index.numel()) passes after a sort. index_reduce does the same to whole slices, as index_add.
+enum class ScatterReduce : std::uint8_t { sum, prod, mean, amax, amin };
+enum class IncludeSelf : bool { no, yes };
+[[nodiscard]] LEVIN_API Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
+                                              ScatterReduce reduce, IncludeSelf include = IncludeSelf::yes);
+[[nodiscard]] LEVIN_API Tensor index_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
+                                            ScatterReduce reduce, IncludeSelf include = IncludeSelf::yes);
+
 // x, but for y[.., index[i], ..] = src[.., i, ..] along dim; every dtype. Of equal indices the last
 // one wins.
 [[nodiscard]] LEVIN_API Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+
+// x[i, j, ...] by several index tensors, one for each of x's first dimensions; every dtype. An undefined tensor means
+// the whole dimension. The i64 tensors broadcast, and their shape stands in the result where the first of them does, or
+// in front if a whole dimension lies between two of them, as in PyTorch. A bool mask has the sizes of as many dimensions
+// of x as it has itself, and stands for the positions of its true elements; it makes the call wait, as nonzero does.
+// IndexError names the dimension of an index out of range. StateError when every tensor is undefined.
+[[nodiscard]] LEVIN_API Tensor index(const Tensor& x, std::span<const Tensor> indices);
+[[nodiscard]] inline Tensor index(const Tensor& x, std::initializer_list<Tensor> indices) {
+  return index(x, std::span(indices.begin(), indices.size()));
+}
+
+// A copy of x with `values`, which broadcast, at index(x, indices), or with them added there (numbers). Of equal places
+// the last one wins, and sums have a fixed order. x[mask] = v: index_put(x, {mask}, v). That waits only where v varies
+// from one true element to the next.
+enum class Accumulate : bool { no, yes };
+[[nodiscard]] LEVIN_API Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
+                                         Accumulate accumulate = Accumulate::no);
+[[nodiscard]] inline Tensor index_put(const Tensor& x, std::initializer_list<Tensor> indices, const Tensor& values,
+                                      Accumulate accumulate = Accumulate::no) {
+  return index_put(x, std::span(indices.begin(), indices.size()), values, accumulate);
+}
+
+// x, but the k-th true element of the bool mask, which broadcasts to x, takes the k-th element of src; every dtype.
+// ShapeError where src has fewer elements than that; on a device an IndexError, at the next wait.
+[[nodiscard]] LEVIN_API Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& src);
+
+// The elements of x, flattened, at index: of index's shape. take_along_dim: gather where both are broadcast along the
+// dimensions other than dim; without dim both are flattened. Every dtype.
+[[nodiscard]] LEVIN_API Tensor take(const Tensor& x, const Tensor& index);
+[[nodiscard]] LEVIN_API Tensor take_along_dim(const Tensor& x, const Tensor& index,
+                                              std::optional<std::int64_t> dim = {});
 
 // Rows of weight [rows, columns] at index [...]: [..., columns]. The row padding_idx, which may be negative, gets no
 // gradient.
@@ -596,8 +704,10 @@ struct UniqueResult {
 // 1 at the index, else 0: i64 [..., classes]; classes >= 1 is given (PyTorch can work it out from the values).
 [[nodiscard]] LEVIN_API Tensor one_hot(const Tensor& index, std::int64_t classes);
 
-// How often 0, 1, 2, ... stand in index [n]: i64 [max(minlength, largest index + 1)].
+// How often 0, 1, 2, ... stand in index [n]: i64 [max(minlength, largest index + 1)]; or the sums of their weights [n],
+// numbers whose dtype the result has (PyTorch's has f64 for integers), differentiable in them.
 [[nodiscard]] LEVIN_API Tensor bincount(const Tensor& index, std::int64_t minlength = 0);
+[[nodiscard]] LEVIN_API Tensor bincount(const Tensor& index, const Tensor& weights, std::int64_t minlength = 0);
 
 // What stands in the padding: a number; the elements mirrored at the edge, which is not repeated; the edge; what stands
 // at the other end.
@@ -632,6 +742,29 @@ enum class Indexing : bool { ij, xy };
 // view. trace is the sum of diagonal(x).
 [[nodiscard]] LEVIN_API Tensor diag(const Tensor& x, std::int64_t offset = 0);
 [[nodiscard]] LEVIN_API Tensor trace(const Tensor& x);
+
+// x [..., n] on the diagonal `offset` of matrices, else 0; their rows and columns are dimensions dim1 and dim2 of the
+// result. Every dtype.
+[[nodiscard]] LEVIN_API Tensor diag_embed(const Tensor& x, std::int64_t offset = 0, std::int64_t dim1 = -2,
+                                          std::int64_t dim2 = -1);
+
+// Rows and columns of the elements that tril, or triu, keeps of a matrix [rows, cols]: i64 [2, count], row by row.
+[[nodiscard]] LEVIN_API Tensor tril_indices(std::int64_t rows, std::int64_t cols, Device device,
+                                            std::int64_t offset = 0);
+[[nodiscard]] LEVIN_API Tensor triu_indices(std::int64_t rows, std::int64_t cols, Device device,
+                                            std::int64_t offset = 0);
+
+// x turned by `times` right angles in the plane of two dimensions, from the first toward the second; every dtype.
+[[nodiscard]] LEVIN_API Tensor rot90(const Tensor& x, std::int64_t times = 1, Dims dims = {0, 1});
+
+// The matrices, of which a vector is a row and a single element [1, 1], along a diagonal, else 0; every dtype.
+[[nodiscard]] LEVIN_API Tensor block_diag(std::span<const Tensor> xs);
+
+// The combinations of one element from each vector, [n0 n1 ..., vectors] in row-major order; of one vector itself.
+[[nodiscard]] LEVIN_API Tensor cartesian_prod(std::span<const Tensor> xs);
+
+// x[i + 1] - x[i] along dim, n times; numbers, and bool by exclusive or. ConfigError for a negative n.
+[[nodiscard]] LEVIN_API Tensor diff(const Tensor& x, std::int64_t n = 1, std::int64_t dim = -1);
 
 // x [..., rows, cols] with 0 above, or below, the diagonal col - row = `diagonal`; every dtype.
 [[nodiscard]] LEVIN_API Tensor tril(const Tensor& x, std::int64_t diagonal = 0);

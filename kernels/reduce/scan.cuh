@@ -4,9 +4,10 @@
 //
 //   arg_extreme<Largest>(on, const T* x, T* values, std::int64_t* indices, outer, n, inner)
 //     the largest (smallest) of the n and where it first stands; NaN wins over numbers. values may be null; n >= 1.
+//   scan(on, const T* x, const Op& op, outer, n, inner)
+//     op.put(place, v) for every k, with v = x[0] joined with ... joined with x[k]; the ops stand below.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
-//     y[k] = x[0] + ... + x[k], summed in double (std::int64_t for integers and bool, wrapping around). S: T, or
-//     std::int64_t for those.
+//     scan by RunningSum; vector code for dense rows of floats.
 // The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
 // once.
 #include <algorithm>
@@ -18,9 +19,90 @@
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/math/math.h"
 #include "kernels/reduce/extreme_row.cuh"
 #include "kernels/reduce/running_sums.cuh"
 #include "levin/dtype.h"
+
+namespace levin::kernels {
+
+// The type in which elements are compared.
+template <class T>
+using Compared =
+    std::conditional_t<std::is_integral_v<T>, std::conditional_t<sizeof(T) == 8, long long, int>, Accum<T>>;
+
+// ---- What a scan joins. join is associative and commutative, and none() leaves the other value as it is.
+
+// Sums and products of floats are in double, those of integers and bool in 64 bits that wrap around. S: T, or
+// std::int64_t for integers and bool.
+template <class T>
+using Running = std::conditional_t<std::is_integral_v<T>, unsigned long long, double>;
+
+template <class T, class S>
+struct RunningSum {
+  using Value = Running<T>;
+  S* y;
+  LEVIN_HD static Value none() { return Value(0); }
+  LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
+  LEVIN_HD static Value join(Value a, Value b) { return a + b; }
+  LEVIN_HD void put(std::int64_t place, Value v) const { y[place] = S(v); }
+};
+
+template <class T, class S>
+struct RunningProduct {
+  using Value = Running<T>;
+  S* y;
+  LEVIN_HD static Value none() { return Value(1); }
+  LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
+  LEVIN_HD static Value join(Value a, Value b) { return a * b; }
+  LEVIN_HD void put(std::int64_t place, Value v) const { y[place] = S(v); }
+};
+
+// log(e^a + e^b) in double.
+template <class T>
+struct RunningLogSumExp {
+  using Value = double;
+  T* y;
+  LEVIN_HD static Value none() { return math::detail::Limits<double>::inf * -1; }
+  LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
+  LEVIN_HD static Value join(Value a, Value b) {
+    const Value high = a >= b || a != a ? a : b, low = a >= b || a != a ? b : a;
+    // An infinite number must not be subtracted from itself; a NaN stays.
+    if (high != high || low == -math::detail::Limits<double>::inf || high == math::detail::Limits<double>::inf)
+      return low != low ? low : high;
+    return high + math::log1p(math::exp_nonpositive(low - high));
+  }
+  LEVIN_HD void put(std::int64_t place, Value v) const { y[place] = T(v); }
+};
+
+// The largest (smallest) number and where it last stands; NaN wins over numbers.
+template <class T>
+struct Standing {
+  Compared<T> value;
+  long long place;  // -1: none
+};
+template <bool kLargest, class T>
+struct RunningExtreme {
+  using Value = Standing<T>;
+  T* values;
+  std::int64_t* indices;
+  LEVIN_HD static Value none() { return {Compared<T>(0), -1}; }
+  LEVIN_HD static Value of(T x, std::int64_t k) { return {static_cast<Compared<T>>(x), k}; }
+  LEVIN_HD static Value join(Value a, Value b) {
+    if (a.place < 0) return b;
+    if (b.place < 0) return a;
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return a_nan ? a : b;
+    if (a_nan || a.value == b.value) return a.place > b.place ? a : b;
+    return (kLargest ? a.value > b.value : a.value < b.value) ? a : b;
+  }
+  LEVIN_HD void put(std::int64_t place, Value v) const {
+    values[place] = static_cast<T>(v.value);
+    indices[place] = v.place;
+  }
+};
+
+}  // namespace levin::kernels
 
 namespace levin::kernels::cpu {
 
@@ -86,33 +168,43 @@ void arg_extreme(const Cpu& on, const T* x, T* values, std::int64_t* indices, st
   });
 }
 
-template <class T, class S>
-void cumsum(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
-  using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;  // unsigned: integers wrap around
+template <class T, class Op>
+void scan(const Cpu& on, const T* x, const Op& op, std::int64_t outer, std::int64_t n, std::int64_t inner) {
+  using Value = typename Op::Value;
   scan_detail::each_tile(on, outer, n, inner, [&](std::int64_t o, std::int64_t first, std::int64_t width) {
     const std::int64_t start = o * n * inner + first;
-    if constexpr (std::is_same_v<T, S> &&
-                  (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>))
-      if (inner == 1) return running_sums(on, x + start, y + start, n);
     if (width == 1) {
-      A total = 0;
+      Value all = Op::none();
       for (std::int64_t k = 0; k < n; ++k) {
-        total += A(x[start + k * inner]);
-        y[start + k * inner] = S(total);
+        all = Op::join(all, Op::of(x[start + k * inner], k));
+        op.put(start + k * inner, all);
       }
       return;
     }
-    A sum[scan_detail::kTile];
-    std::fill_n(sum, width, A(0));
+    Value all[scan_detail::kTile];
+    std::fill_n(all, width, Op::none());
     for (std::int64_t k = 0; k < n; ++k) {
-      const T* from = x + start + k * inner;
-      S* to = y + start + k * inner;
+      const std::int64_t row = start + k * inner;
       for (std::int64_t j = 0; j < width; ++j) {
-        sum[j] += A(from[j]);
-        to[j] = S(sum[j]);
+        all[j] = Op::join(all[j], Op::of(x[row + j], k));
+        op.put(row + j, all[j]);
       }
     }
   });
+}
+
+template <class T, class S>
+void cumsum(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
+  if constexpr (std::is_same_v<T, S> &&
+                (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>)) {
+    if (inner == 1) {
+      scan_detail::each_tile(on, outer, n, inner, [&](std::int64_t o, std::int64_t, std::int64_t) {
+        running_sums(on, x + o * n, y + o * n, n);
+      });
+      return;
+    }
+  }
+  scan(on, x, RunningSum<T, S>{y}, outer, n, inner);
 }
 
 }  // namespace levin::kernels::cpu
@@ -177,10 +269,6 @@ struct Walk {
   }
   __device__ std::int64_t blocks() const { return (lines + across - 1) / across * chunks; }
 };
-
-template <class T>
-using Compared =
-    std::conditional_t<std::is_integral_v<T>, std::conditional_t<sizeof(T) == 8, long long, int>, Accum<T>>;
 
 // The best of a chunk of each line. `from`: [lines, n] places in x's lines (of full_n elements) to choose among, or
 // null for all. parts: [lines, chunks] places; where it is null, values (may be null) and indices are written.
@@ -250,22 +338,23 @@ void arg_extreme(const Gpu& on, const T* x, T* values, std::int64_t* indices, st
   on.launch(walk_extreme<kLargest, T>, join.grid(), x, join, n, parts, none, values, indices);
 }
 
-// The running sum of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line
-// add up what stands before them, and the last one's total enters the next tile. kTotals: only sums[line, chunk] is
-// written; else sums (null for one chunk) are those of all chunks, and what stands before this one is added first.
+// The scan of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line join what
+// stands before them, and the last one's total enters the next tile. kTotals: only totals[line, chunk] is written; else
+// totals (null for one chunk) are those of all chunks, and what stands before this one is joined first.
 inline constexpr int kRun = 4;
-template <bool kTotals, class T, class S, class A>
-__global__ void __launch_bounds__(kWalkThreads) walk_sums(const T* x, Walk walk, A* sums, S* y) {
-  LEVIN_SHARED(A, scratch, kWalkThreads);
+template <bool kTotals, class T, class Op>
+__global__ void __launch_bounds__(kWalkThreads) walk_scan(const T* x, Walk walk, typename Op::Value* totals, Op op) {
+  using Value = typename Op::Value;
+  LEVIN_SHARED(Value, scratch, kWalkThreads);
   for (std::int64_t t = blockIdx.x; t < walk.blocks(); t += gridDim.x) {
     const Walk::Place at = walk.place(t);
     const auto mine = walk.shared(scratch, at);
-    // The sum of one value a thread of the line, in pairs.
-    const auto total_of = [&](A v) {
+    // One value a thread of the line, joined in pairs.
+    const auto total_of = [&](Value v) {
       mine[at.row] = v;
       __syncthreads();
       for (int half = walk.down / 2; half > 0; half /= 2) {
-        if (at.row < half) mine[at.row] += mine[at.row + half];
+        if (at.row < half) mine[at.row] = Op::join(mine[at.row], mine[at.row + half]);
         __syncthreads();
       }
       v = mine[0];
@@ -274,57 +363,68 @@ __global__ void __launch_bounds__(kWalkThreads) walk_sums(const T* x, Walk walk,
     };
     const std::int64_t begin = at.chunk * walk.per_chunk, last = begin + walk.per_chunk;
     const std::int64_t end = last < walk.n ? last : walk.n;
-    A before = A(0);
-    if (kTotals || sums) {
+    Value before = Op::none();
+    if (kTotals || totals) {
       if constexpr (kTotals) {
         if (at.inside)
-          for (std::int64_t k = begin + at.row; k < end; k += walk.down) before += A(x[at.start + k * walk.inner]);
+          for (std::int64_t k = begin + at.row; k < end; k += walk.down)
+            before = Op::join(before, Op::of(x[at.start + k * walk.inner], k));
       } else if (at.inside) {
-        for (std::int64_t c = at.row; c < at.chunk; c += walk.down) before += sums[at.line * walk.chunks + c];
+        for (std::int64_t c = at.row; c < at.chunk; c += walk.down)
+          before = Op::join(before, totals[at.line * walk.chunks + c]);
       }
       before = total_of(before);
     }
     if constexpr (kTotals) {
-      if (at.inside && at.row == 0) sums[at.line * walk.chunks + at.chunk] = before;
+      if (at.inside && at.row == 0) totals[at.line * walk.chunks + at.chunk] = before;
     } else {
       for (std::int64_t first = begin; first < end; first += std::int64_t{kRun} * walk.down) {
         const std::int64_t k = first + std::int64_t{kRun} * at.row;
-        A run[kRun], sum = A(0);
+        Value run[kRun], all = Op::none();
 #pragma unroll
-        for (int j = 0; j < kRun; ++j) run[j] = at.inside && k + j < end ? A(x[at.start + (k + j) * walk.inner]) : A(0);
+        for (int j = 0; j < kRun; ++j)
+          run[j] = at.inside && k + j < end ? Op::of(x[at.start + (k + j) * walk.inner], k + j) : Op::none();
 #pragma unroll
-        for (int j = 0; j < kRun; ++j) run[j] = sum = sum + run[j];
-        // mine[row] becomes the sum of the runs 0 to row.
-        mine[at.row] = sum;
+        for (int j = 0; j < kRun; ++j) run[j] = all = Op::join(all, run[j]);
+        // mine[row] becomes the runs 0 to row, joined.
+        mine[at.row] = all;
         __syncthreads();
         for (int apart = 1; apart < walk.down; apart *= 2) {
-          const A left = at.row >= apart ? mine[at.row - apart] : A(0);
+          const Value left = at.row >= apart ? mine[at.row - apart] : Op::none();
           __syncthreads();
-          if (at.row >= apart) mine[at.row] = left + mine[at.row];
+          if (at.row >= apart) mine[at.row] = Op::join(left, mine[at.row]);
           __syncthreads();
         }
-        const A base = at.row > 0 ? before + mine[at.row - 1] : before;
+        const Value base = at.row > 0 ? Op::join(before, mine[at.row - 1]) : before;
 #pragma unroll
         for (int j = 0; j < kRun; ++j) {
-          if (at.inside && k + j < end) y[at.start + (k + j) * walk.inner] = S(base + run[j]);
+          if (at.inside && k + j < end) op.put(at.start + (k + j) * walk.inner, Op::join(base, run[j]));
         }
-        before = before + mine[walk.down - 1];
+        before = Op::join(before, mine[walk.down - 1]);
         __syncthreads();
       }
     }
   }
 }
 
+template <class T, class Op, class F>
+void scan(const Gpu& on, const T* x, const Op& op, std::int64_t outer, std::int64_t n, std::int64_t inner,
+          F&& scratch_of) {
+  using Value = typename Op::Value;
+  static_assert(sizeof(Value) % sizeof(std::int64_t) == 0);
+  const Walk walk(outer, n, inner, kRun);
+  Value* totals = nullptr;
+  if (walk.chunks > 1) {
+    constexpr std::int64_t kWords = sizeof(Value) / sizeof(std::int64_t);
+    totals = reinterpret_cast<Value*>(scratch_of.template operator()<std::int64_t>(walk.lines * walk.chunks * kWords));
+    on.launch(walk_scan<true, T, Op>, walk.grid(), x, walk, totals, op);
+  }
+  on.launch(walk_scan<false, T, Op>, walk.grid(), x, walk, totals, op);
+}
+
 template <class T, class S, class F>
 void cumsum(const Gpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner, F&& scratch_of) {
-  using A = std::conditional_t<std::is_integral_v<T>, unsigned long long, double>;
-  const Walk walk(outer, n, inner, kRun);
-  A* sums = nullptr;
-  if (walk.chunks > 1) {
-    sums = reinterpret_cast<A*>(scratch_of.template operator()<std::int64_t>(walk.lines * walk.chunks));
-    on.launch(walk_sums<true, T, S, A>, walk.grid(), x, walk, sums, y);
-  }
-  on.launch(walk_sums<false, T, S, A>, walk.grid(), x, walk, sums, y);
+  scan(on, x, RunningSum<T, S>{y}, outer, n, inner, scratch_of);
 }
 
 }  // namespace levin::kernels::gpu

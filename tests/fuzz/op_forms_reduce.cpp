@@ -1,4 +1,5 @@
 // Reductions, sorting, indexing and products.
+#include "levin/distributions.h"
 #include "tests/fuzz/op_forms.h"
 
 namespace levin::fuzz {
@@ -180,6 +181,94 @@ constexpr Form kForms[] = {
        const double q = c.real();
        return Tensors{quantile(x, q, c.one_in(2) ? std::optional(c.integer()) : std::nullopt,
                                {.between = c.choice<Between>(5), .keep = c.choice<KeepDim>(2)})};
+     }},
+    {"index and index_put",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       Tensors at;
+       for (std::size_t n = 1 + c.below(3); n > 0; --n) {
+         const std::size_t kind = c.below(8);
+         at.push_back(kind == 0 ? p.mask() : kind == 1 ? p.optional() : kind == 2 ? Tensor() : p.index());
+       }
+       if (c.one_in(2)) return Tensors{index(x, at)};
+       const Tensor values = c.one_in(3) ? p.any() : p.of({}, x.dtype());
+       return Tensors{index_put(x, at, values, c.choice<Accumulate>(2))};
+     }},
+    {"masked_scatter, take and take_along_dim",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(3)) return Tensors{take(x, p.index())};
+       if (c.one_in(2)) {
+         const Tensor at = p.index();
+         return Tensors{take_along_dim(x, at, c.one_in(4) ? std::nullopt : std::optional(c.integer()))};
+       }
+       const Tensor chosen = p.mask();
+       return Tensors{masked_scatter(x, chosen, c.one_in(4) ? p.any() : p.of({x.numel()}, x.dtype()))};
+     }},
+    {"scatter_reduce and index_reduce",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), at = p.index();
+       const std::int64_t dim = c.integer();
+       const auto reduce = c.choice<ScatterReduce>(5);
+       const auto include = c.choice<IncludeSelf>(2);
+       if (c.one_in(3)) return Tensors{index_reduce(x, dim, reshape(at, {-1}), p.matching(x), reduce, include)};
+       return Tensors{scatter_reduce(x, dim, at, p.of(at.shape(), x.dtype()), reduce, include)};
+     }},
+    LEVIN_ALONG(cumprod),
+    LEVIN_ALONG(logcumsumexp),
+    {"cummax and cummin",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const std::int64_t dim = c.integer();
+       return both(c.one_in(2) ? cummax(x, dim) : cummin(x, dim));
+     }},
+    {"searchsorted, bucketize, isin, histc and bincount of weights",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), y = p.matching(x);
+       const auto side = c.choice<SearchSide>(2);
+       if (c.one_in(5)) return Tensors{isin(x, y)};
+       if (c.one_in(4)) return Tensors{bucketize(x, reshape(y, {-1}), side)};
+       if (c.one_in(3)) return Tensors{LEVIN_CALL(histc, x, c.integer(), c.real(), c.real())};
+       if (c.one_in(2)) return Tensors{LEVIN_CALL(bincount, reshape(p.index(), {-1}), reshape(x, {-1}), c.integer())};
+       return Tensors{searchsorted(c.one_in(2) ? reshape(x, {-1}) : x, y, side)};
+     }},
+    {"aminmax, var_mean, std_mean, nansum, nanmean and count_nonzero",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Dims dims = c.dims();
+       if (c.one_in(6)) return Tensors{aminmax(x, c.integer(), c.keep()).max};
+       if (c.one_in(5)) return Tensors{var_mean(x, dims, c.real()).spread};
+       if (c.one_in(4)) return Tensors{std_mean(x, dims).mean};
+       if (c.one_in(3)) return Tensors{nansum(x, dims, c.keep())};
+       return Tensors{c.one_in(2) ? nanmean(x, dims) : count_nonzero(x, dims)};
+     }},
+    {"movedim, swapaxes, rot90, diff and diag_embed",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       if (c.one_in(5)) return Tensors{LEVIN_CALL(movedim, x, c.dims(), c.dims())};
+       if (c.one_in(4)) return Tensors{LEVIN_CALL(swapaxes, x, c.integer(), c.integer())};
+       if (c.one_in(3)) return Tensors{LEVIN_CALL(rot90, x, c.integer(), c.dims())};
+       if (c.one_in(2)) return Tensors{LEVIN_CALL(diff, x, c.integer(), c.integer())};
+       return Tensors{LEVIN_CALL(diag_embed, x, c.integer(), c.integer(), c.integer())};
+     }},
+    {"block_diag, cartesian_prod, unique_consecutive and triangles' indices",
+     [](Chooser& c, Pool& p) {
+       if (c.one_in(4)) return Tensors{LEVIN_CALL(tril_indices, c.integer(), c.size(), Device::cpu(), c.integer())};
+       if (c.one_in(3)) return Tensors{LEVIN_CALL(triu_indices, c.size(), c.integer(), Device::cpu(), c.integer())};
+       const Tensor a = p.any();
+       if (c.one_in(3)) return Tensors{unique_consecutive(a).inverse};
+       const Tensors all{a, p.matching(a)};
+       return Tensors{c.one_in(2) ? block_diag(all) : cartesian_prod(all)};
+     }},
+    {"multinomial and distributions",
+     [](Chooser& c, Pool& p) {
+       Generator gen(c.byte());
+       const Tensor a = p.any(), b = p.matching(a);
+       const Shape shape = c.one_in(2) ? Shape{} : Shape{c.size()};
+       if (c.one_in(4)) return Tensors{multinomial(a, c.integer(), gen, c.choice<Replacement>(2))};
+       if (c.one_in(3)) return Tensors{distributions::Categorical{a}.sample(gen, shape)};
+       if (c.one_in(2)) return Tensors{distributions::Laplace{a, b}.rsample(gen, shape)};
+       return Tensors{distributions::Normal{a, b}.log_prob(p.any()), distributions::Categorical{b}.entropy()};
      }},
     {"normalize, cosine_similarity and pairwise_distance",
      [](Chooser& c, Pool& p) {

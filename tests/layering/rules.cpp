@@ -71,6 +71,7 @@ constexpr Face kFaces[] = {
     {"comm", Layer::comm},
     {"extend", Layer::autograd},
     {"augment", Layer::autograd},
+    {"distributions", Layer::autograd},
     {"autograd", Layer::autograd},
     {"layer_ops", Layer::autograd},
     {"losses", Layer::autograd},

@@ -23,6 +23,14 @@ Tensor flat(const char* op, const Tensor& x) {
   check_defined(op, x);
   return reshape(x, {x.numel()});
 }
+// Equal elements of a vector that follow each other.
+UniqueResult runs_of(const Tensor& x) {
+  const std::int64_t n = x.numel();
+  Tensor begins = ones({std::min<std::int64_t>(n, 1)}, x.device(), DType::b8);
+  if (n > 1) begins = cat({begins, ne(narrow(x, 0, 1, n - 1), narrow(x, 0, 0, n - 1))});
+  const Tensor group = cumsum(begins.to(DType::i64), 0) - 1;
+  return {masked_select(x, begins), group, bincount(group)};
+}
 Tensor without(const Tensor& y, int at, KeepDim keep) { return keep == KeepDim::yes ? y : squeeze(y, {at}); }
 
 }  // namespace
@@ -87,12 +95,14 @@ Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim, cons
 UniqueResult unique(const Tensor& x) {
   const Tensor all = flat("unique", x).detach();
   const ValuesIndices sorted = sort(all);
-  const std::int64_t n = all.numel();
-  Tensor begins = ones({std::min<std::int64_t>(n, 1)}, x.device(), DType::b8);
-  if (n > 1) begins = cat({begins, ne(narrow(sorted.values, 0, 1, n - 1), narrow(sorted.values, 0, 0, n - 1))});
-  const Tensor group = cumsum(begins.to(DType::i64), 0) - 1;
-  const Tensor inverse = scatter(zeros({n}, x.device(), DType::i64), 0, sorted.indices, group);
-  return {masked_select(sorted.values, begins), reshape(inverse, Dims(x.shape().dims())), bincount(group)};
+  const UniqueResult runs = runs_of(sorted.values);
+  const Tensor inverse = scatter(zeros({all.numel()}, x.device(), DType::i64), 0, sorted.indices, runs.inverse);
+  return {runs.values, reshape(inverse, Dims(x.shape().dims())), runs.counts};
+}
+
+UniqueResult unique_consecutive(const Tensor& x) {
+  const UniqueResult runs = runs_of(flat("unique_consecutive", x).detach());
+  return {runs.values, reshape(runs.inverse, Dims(x.shape().dims())), runs.counts};
 }
 
 }  // namespace levin

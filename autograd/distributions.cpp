@@ -1,0 +1,182 @@
+#include "levin/distributions.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "autograd/autocast.h"
+#include "levin/autograd.h"
+
+namespace levin::distributions {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const double kLogTwoPi = std::log(2 * std::numbers::pi);
+
+// The shape of a pair of parameters.
+Shape common(const char* op, const Tensor& a, const Tensor& b) {
+  check_float(op, a);
+  check_dtypes_meet(op, a, b);
+  check_same_device(op, a, b);
+  return broadcast_shapes(op, a.shape(), b.shape());
+}
+Shape common(const char* op, const Tensor& a) {
+  check_float(op, a);
+  return a.shape();
+}
+Shape joined(const Shape& front, const Shape& back) {
+  std::vector<std::int64_t> sizes(front.begin(), front.end());
+  sizes.insert(sizes.end(), back.begin(), back.end());
+  return Shape(std::span<const std::int64_t>(sizes));
+}
+
+// U[0, 1) beside a parameter; 16-bit numbers are drawn in f32, so that tails have their digits.
+DType wide_of(const Tensor& beside) { return beside.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+Tensor uniform(const Shape& shape, Generator& generator, const Tensor& beside) {
+  return rand(shape, generator, beside.device(), wide_of(beside));
+}
+
+// value where it is, by the shape of `like`, else -inf.
+Tensor inside(const Tensor& log_density, const Tensor& is_inside) {
+  return where(is_inside, log_density, full({}, -kInf, log_density.device(), log_density.dtype()));
+}
+
+template <class D>
+Tensor detached(const D& d, Generator& generator, const Shape& shape) {
+  const NoGrad off;
+  return d.rsample(generator, shape).detach();
+}
+
+Tensor log_probs(const Categorical& c) {
+  check_float("Categorical", c.logits);
+  if (c.logits.rank() == 0)
+    fail<ShapeError>("Categorical: logits are a single element, expected categories along the last dimension");
+  return log_softmax(c.logits, -1);
+}
+
+// p t, and 0 where p is 0, whatever t is there.
+Tensor weighted(const Tensor& p, const Tensor& t) { return p * masked_fill(t, eq(p.detach(), 0), 0); }
+
+}  // namespace
+
+Tensor Normal::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Normal::rsample(Generator& generator, const Shape& shape) const {
+  const Shape whole = joined(shape, common("Normal", loc, scale));
+  return loc + scale * randn(whole, generator, loc.device(), loc.dtype());
+}
+Tensor Normal::log_prob(const Tensor& x) const {
+  (void)common("Normal", loc, scale);
+  return square((x - loc) / scale) * -0.5 - log(scale) - 0.5 * kLogTwoPi;
+}
+Tensor Normal::entropy() const { return expand(log(scale) + (0.5 + 0.5 * kLogTwoPi), common("Normal", loc, scale)); }
+
+Tensor Uniform::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Uniform::rsample(Generator& generator, const Shape& shape) const {
+  const Shape whole = joined(shape, common("Uniform", low, high));
+  return low + (high - low) * rand(whole, generator, low.device(), low.dtype());
+}
+Tensor Uniform::log_prob(const Tensor& x) const {
+  (void)common("Uniform", low, high);
+  return inside(neg(log(high - low)), logical_and(ge(x, low), lt(x, high)));
+}
+Tensor Uniform::entropy() const {
+  (void)common("Uniform", low, high);
+  return log(high - low);
+}
+
+Tensor Exponential::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Exponential::rsample(Generator& generator, const Shape& shape) const {
+  const Tensor u = uniform(joined(shape, common("Exponential", rate)), generator, rate);
+  return neg(log1p(neg(u))).to(rate.dtype()) / rate;
+}
+Tensor Exponential::log_prob(const Tensor& x) const {
+  (void)common("Exponential", rate);
+  return inside(log(rate) - rate * x, ge(x, 0));
+}
+Tensor Exponential::entropy() const {
+  (void)common("Exponential", rate);
+  return 1 - log(rate);
+}
+
+Tensor Laplace::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Laplace::rsample(Generator& generator, const Shape& shape) const {
+  const Tensor u = uniform(joined(shape, common("Laplace", loc, scale)), generator, loc) * 2 - 1;
+  // u of -1 would be infinitely far away.
+  const double most = wide_of(loc) == DType::f64 ? 1 - 0x1p-53 : 1 - 0x1p-24;
+  return loc - scale * (sign(u) * log1p(neg(clamp(abs(u), {}, most)))).to(loc.dtype());
+}
+Tensor Laplace::log_prob(const Tensor& x) const {
+  (void)common("Laplace", loc, scale);
+  return neg(log(scale * 2)) - abs(x - loc) / scale;
+}
+Tensor Laplace::entropy() const { return expand(log(scale * 2) + 1, common("Laplace", loc, scale)); }
+
+Bernoulli Bernoulli::of_probs(const Tensor& probs) {
+  check_float("Bernoulli", probs);
+  double eps = 0x1p-52;
+  if (probs.dtype() == DType::f32) eps = 0x1p-23;
+  if (probs.dtype() == DType::f16) eps = 0x1p-10;
+  if (probs.dtype() == DType::bf16) eps = 0x1p-7;
+  const Tensor p = clamp(probs, eps, 1 - eps);
+  return {log(p) - log1p(neg(p))};
+}
+Tensor Bernoulli::probs() const {
+  check_float("Bernoulli", logits);
+  return sigmoid(logits);
+}
+Tensor Bernoulli::sample(Generator& generator, const Shape& shape) const {
+  const NoGrad off;
+  return bernoulli(expand(probs().detach(), joined(shape, logits.shape())), generator);
+}
+Tensor Bernoulli::log_prob(const Tensor& x) const {
+  check_float("Bernoulli", logits);
+  return x * logsigmoid(logits) + (1 - x) * logsigmoid(neg(logits));
+}
+Tensor Bernoulli::entropy() const {
+  check_float("Bernoulli", logits);
+  return neg(logsigmoid(neg(logits))) - logits * sigmoid(logits);
+}
+
+Categorical Categorical::of_probs(const Tensor& probs) {
+  check_float("Categorical", probs);
+  return {log(probs)};
+}
+Tensor Categorical::probs() const {
+  check_float("Categorical", logits);
+  return softmax(logits, -1);
+}
+Tensor Categorical::sample(Generator& generator, const Shape& shape) const {
+  const NoGrad off;
+  const Tensor p = exp(log_probs(*this).detach());
+  const Shape batch = p.shape().removed(p.rank() - 1), whole = joined(shape, batch);
+  if (whole.numel() == 0) return empty(whole, p.device(), DType::i64);
+  const Tensor drawn = multinomial(reshape(p, {batch.numel(), p.size(-1)}), shape.numel(), generator, Replacement::yes);
+  return reshape(t(drawn), Dims(whole.dims()));
+}
+Tensor Categorical::log_prob(const Tensor& value) const {
+  constexpr const char* op = "Categorical";
+  const Tensor all = log_probs(*this);
+  check_defined(op, value);
+  const std::int64_t m = all.size(-1);
+  const Shape batch = broadcast_shapes(op, all.shape().removed(all.rank() - 1), value.shape());
+  const Tensor rows = expand(all, batch.inserted(batch.rank(), m));
+  return squeeze(gather(rows, -1, unsqueeze(expand(value, batch), -1)), {-1});
+}
+Tensor Categorical::entropy() const {
+  const Tensor all = log_probs(*this);
+  return neg(sum(weighted(exp(all), all), {-1}));
+}
+
+Tensor kl_divergence(const Normal& p, const Normal& q) {
+  (void)common("kl_divergence", p.loc, p.scale);
+  (void)common("kl_divergence", q.loc, q.scale);
+  const Tensor ratio = square(p.scale / q.scale), apart = square((p.loc - q.loc) / q.scale);
+  return (ratio + apart - 1 - log(ratio)) * 0.5;
+}
+Tensor kl_divergence(const Categorical& p, const Categorical& q) {
+  const Tensor all = log_probs(p);
+  return sum(weighted(exp(all), all - log_probs(q)), {-1});
+}
+
+}  // namespace levin::distributions

@@ -1,0 +1,232 @@
+#include "levin/distributions.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "tests/device.h"
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+using distributions::Bernoulli, distributions::Categorical, distributions::Exponential, distributions::Laplace,
+    distributions::Normal, distributions::Uniform;
+const Device cpu = Device::cpu();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+using Values = std::vector<double>;
+
+Tensor vec(const Values& v, DType dtype = DType::f64) {
+  return from_data(v, {static_cast<std::int64_t>(v.size())}, cpu).to(dtype);
+}
+double at(const Tensor& x, std::size_t k = 0) { return x.detach().to(DType::f64).to_vector<double>()[k]; }
+void close(const Tensor& got, const Values& want) {
+  const Values values = got.detach().to(DType::f64).to_vector<double>();
+  REQUIRE(values.size() == want.size());
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    if (std::isinf(want[k]))
+      CHECK(values[k] == want[k]);
+    else
+      CHECK(values[k] == doctest::Approx(want[k]).epsilon(1e-9));
+  }
+}
+
+// Mean and variance of many samples are within five standard errors of theirs; `fourth` is the fourth central moment.
+constexpr std::int64_t kDraws = 200'000;
+void check_moments(const Tensor& samples, double mean, double variance, double fourth) {
+  const double n = static_cast<double>(samples.numel());
+  CHECK(std::abs(at(levin::mean(samples)) - mean) < 5 * std::sqrt(variance / n));
+  CHECK(std::abs(at(var(samples)) - variance) < 5 * std::sqrt((fourth - variance * variance) / n));
+}
+
+}  // namespace
+
+LEVIN_OP_CASE(multinomial) {
+  OpCase c{.ops = {"multinomial"}, .dtypes = kFloatDTypes, .differentiable = false, .no_empty = "a row has a category"};
+  // One category has all the weight, or all categories are drawn: the numbers do not matter.
+  for (const Shape& s : {Shape{5}, Shape{3, 4}, Shape{1}}) {
+    c.samples.push_back(
+        {.inputs = {real(s, 0.1, 1)},
+         .call =
+             [](const Tensors& in) {
+               Generator generator(4);
+               const Tensor top = amax(in[0], -1, KeepDim::yes);
+               const Tensor one = masked_fill(in[0], lt(in[0], top), 0);
+               const Tensor all = multinomial(in[0], in[0].size(-1), generator);
+               return Tensors{multinomial(one, 3, generator, Replacement::yes), sort(all).values};
+             },
+         .reference =
+             [](const Tensors& in) {
+               const Tensor top = argmax(in[0], -1, KeepDim::yes);
+               const std::int64_t m = in[0].size(-1);
+               return Tensors{expand(top, top.shape().with(top.rank() - 1, 3)), expand(arange(m, cpu), in[0].shape())};
+             }});
+  }
+  const auto g = std::make_shared<Generator>(1);
+  c.errors.push_back({"n", [=] { (void)multinomial(ones({3}, cpu), 4, *g); }, throws<ShapeError>,
+                      "multinomial: n is 4, expected at least 1 and at most 3"});
+  c.errors.push_back({"shape", [=] { (void)multinomial(ones({}, cpu), 1, *g); }, throws<ShapeError>,
+                      "multinomial: weights have shape []"});
+  c.errors.push_back({"negative",
+                      [=] {
+                        (void)multinomial(vec({1, -1}), 1, *g);
+                      },
+                      throws<ConfigError>,
+                      "multinomial: weight 1 of row 0 is -1, expected a finite number of at least 0"});
+  c.errors.push_back({"few",
+                      [=] {
+                        (void)multinomial(vec({1, 0}), 2, *g);
+                      },
+                      throws<ConfigError>, "multinomial: row 0 has 1 weights above 0"});
+  return c;
+}
+
+TEST_CASE("multinomial draws categories as often as their weights say, and the generator moves on") {
+  Generator generator(11);
+  const Values weights{0, 1, 4, 0, 5, 0};
+  const Tensor drawn = multinomial(vec(weights), kDraws, generator, Replacement::yes);
+  const std::vector<std::int64_t> counts = bincount(drawn, 6).to_vector<std::int64_t>();
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    const double p = weights[k] / 10;
+    CHECK(std::abs(double(counts[k]) - p * kDraws) <= 5 * std::sqrt(p * (1 - p) * kDraws));
+  }
+  const RandomRange before = generator.state();
+  CHECK_THROWS_AS((void)multinomial(vec({0, 0}), 1, generator), ConfigError);
+  CHECK(generator.state().offset == before.offset);
+  (void)multinomial(vec({1, 1}), 1, generator);
+  CHECK(generator.state().offset > before.offset);
+  // Without replacement the first draw follows the weights, and the second those that are left.
+  const Tensor rows = expand(vec({1, 2, 3}), {kDraws, 3});
+  const Tensor pairs = multinomial(rows, 2, generator);
+  const std::vector<std::int64_t> of_pairs =
+      bincount(select(pairs, 1, 0) * 3 + select(pairs, 1, 1), 9).to_vector<std::int64_t>();
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      const double p = a == b ? 0 : (a + 1) / 6.0 * (b + 1) / (6.0 - (a + 1));
+      CHECK(std::abs(double(of_pairs[std::size_t(3 * a + b)]) - p * kDraws) <= 5 * std::sqrt(p * (1 - p) * kDraws));
+    }
+  }
+}
+
+TEST_CASE("multinomial gives the CPU's categories on a device, and a bad weight throws at the next wait") {
+  DEVICE_OR_SKIP();
+  Generator generator(7);
+  const Tensor weights = rand({20, 30}, generator, cpu, DType::f64);
+  for (const Replacement replacement : {Replacement::no, Replacement::yes}) {
+    Generator here(3), there(3);
+    CHECK(equal(multinomial(weights.to(device), 9, there, replacement).to(cpu),
+                multinomial(weights, 9, here, replacement)));
+    CHECK(here.state().offset == there.state().offset);
+  }
+  const Tensor bad = multinomial(vec({1, -1, 3}).to(device), 2, generator, Replacement::yes);
+  CHECK_THROWS_WITH_AS((void)bad.to(cpu), doctest::Contains("multinomial: p is"), ConfigError);
+}
+
+TEST_CASE("samples have the moments of their distributions") {
+  Generator g(2);
+  const Tensor a = vec({0.5}), b = vec({2});
+  const Shape many{kDraws};
+  check_moments(Normal{a, b}.sample(g, many), 0.5, 4, 3 * 16);
+  check_moments(Uniform{a, b}.sample(g, many), 1.25, 2.25 / 12, std::pow(1.5, 4) / 80);
+  check_moments(Exponential{b}.sample(g, many), 0.5, 0.25, 9 / 16.0);
+  check_moments(Laplace{a, b}.sample(g, many), 0.5, 8, 24 * 16);
+  check_moments(Bernoulli::of_probs(vec({0.3})).sample(g, many), 0.3, 0.21, 0.21 * (1 - 3 * 0.21));
+  const Tensor drawn = Categorical{log(vec({1, 2, 5}))}.sample(g, many);
+  check_moments(eq(drawn, 1).to(DType::f64), 0.25, 0.1875, 0.1875 * (1 - 3 * 0.1875));
+}
+
+TEST_CASE("shapes of samples and densities are those of the parameters, with the asked ones in front") {
+  Generator g(2);
+  const Tensor column = zeros({3, 1}, cpu), row = ones({4}, cpu);
+  CHECK(Normal{column, row}.sample(g).shape() == Shape{3, 4});
+  CHECK(Laplace{column, row}.rsample(g, {2, 5}).shape() == Shape{2, 5, 3, 4});
+  CHECK(Normal{column, row}.entropy().shape() == Shape{3, 4});
+  CHECK(Uniform{column, row}.log_prob(zeros({2, 1, 1}, cpu)).shape() == Shape{2, 3, 4});
+  const Categorical c{zeros({3, 5}, cpu)};
+  CHECK(c.sample(g, {2}).shape() == Shape{2, 3});
+  CHECK(c.sample(g).shape() == Shape{3});
+  CHECK(c.log_prob(zeros({2, 1}, cpu, DType::i64)).shape() == Shape{2, 3});
+  CHECK(c.entropy().shape() == Shape{3});
+  CHECK(Normal{column, row}.rsample(g).dtype() == DType::f32);
+  CHECK(Exponential{row.to(DType::bf16)}.sample(g).dtype() == DType::bf16);
+}
+
+TEST_CASE("log-densities and entropies follow their formulas, and are -inf outside of the support") {
+  const Tensor loc = vec({0.5, -1}), scale = vec({2, 0.25});
+  close(Normal{loc, scale}.log_prob(vec({1.5, -1})),
+        {-0.125 - std::log(2.0) - 0.5 * std::log(2 * M_PI), -std::log(0.25) - 0.5 * std::log(2 * M_PI)});
+  close(Normal{loc, scale}.entropy(), {0.5 * std::log(2 * M_PI * M_E * 4), 0.5 * std::log(2 * M_PI * M_E / 16)});
+  close(Uniform{vec({0}), vec({4})}.log_prob(vec({0, 2, 4, -1})), {-std::log(4), -std::log(4), -kInf, -kInf});
+  close(Uniform{vec({0}), vec({4})}.entropy(), {std::log(4)});
+  close(Exponential{vec({2})}.log_prob(vec({0, 1, -1})), {std::log(2), std::log(2) - 2, -kInf});
+  close(Exponential{vec({2})}.entropy(), {1 - std::log(2)});
+  close(Laplace{loc, scale}.log_prob(vec({1.5, -1})), {-0.5 - std::log(4), -std::log(0.5)});
+  close(Laplace{loc, scale}.entropy(), {1 + std::log(4), 1 + std::log(0.5)});
+  const Bernoulli coin = Bernoulli::of_probs(vec({0.3}));
+  close(coin.log_prob(vec({0, 1})), {std::log(0.7), std::log(0.3)});
+  close(coin.entropy(), {-0.3 * std::log(0.3) - 0.7 * std::log(0.7)});
+  CHECK(at(Bernoulli::of_probs(vec({1})).log_prob(vec({1}))) == doctest::Approx(0));
+  const Categorical three = Categorical::of_probs(vec({1, 0, 3}));
+  close(three.log_prob(from_data(std::vector<std::int64_t>{0, 1, 2}, {3}, cpu)),
+        {std::log(0.25), -kInf, std::log(0.75)});
+  close(three.entropy(), {-0.25 * std::log(0.25) - 0.75 * std::log(0.75)});
+  close(three.probs(), {0.25, 0, 0.75});
+  CHECK_THROWS_AS((void)three.log_prob(from_data(std::vector<std::int64_t>{3}, {1}, cpu)), IndexError);
+}
+
+TEST_CASE("divergences follow their formulas, and one with itself is 0") {
+  const Normal p{vec({0.5}), vec({2})}, q{vec({-1}), vec({0.5})};
+  close(kl_divergence(p, q), {0.5 * (16 + 9 - 1 - std::log(16.0))});
+  close(kl_divergence(p, p), {0});
+  const Categorical a = Categorical::of_probs(vec({0.5, 0.5, 0})), b = Categorical::of_probs(vec({0.25, 0.75, 0})),
+                    c = Categorical::of_probs(vec({1, 0, 0}));
+  close(kl_divergence(a, b), {0.5 * std::log(2.0) + 0.5 * std::log(0.5 / 0.75)});
+  close(kl_divergence(c, a), {std::log(2.0)});
+  CHECK(at(kl_divergence(a, c)) == kInf);
+}
+
+TEST_CASE("rsample and log_prob differentiate in the parameters, and sample does not") {
+  const Values first{0.5, -1}, second{2, 0.25};
+  const auto check = [&](auto make) {
+    Tensor x = vec(first), y = vec(second);
+    x.requires_grad_();
+    y.requires_grad_();
+    const GradcheckFn f = [&](std::span<const Tensor> in) {
+      Generator g(5);
+      const auto d = make(in[0], in[1]);
+      return Tensors{d.rsample(g, {3}), d.log_prob(vec({0.7, 0.1})), d.entropy()};
+    };
+    const GradcheckResult result = gradcheck(f, std::array{x, y});
+    CHECK_MESSAGE(result.ok, result.message);
+    Generator g(5);
+    CHECK_FALSE(make(x, y).sample(g).requires_grad());
+  };
+  check([](const Tensor& x, const Tensor& y) { return Normal{x, y}; });
+  check([](const Tensor& x, const Tensor& y) { return Laplace{x, y}; });
+  check([](const Tensor& x, const Tensor& y) { return Exponential{exp(x) + y}; });
+  check([](const Tensor& x, const Tensor& y) { return Uniform{x - 1, x + y + 3}; });
+  Tensor logits = vec({0.3, -0.2, 1});
+  logits.requires_grad_();
+  const GradcheckFn f = [&](std::span<const Tensor> in) {
+    const Categorical c{in[0]};
+    const Bernoulli b{in[0]};
+    return Tensors{c.log_prob(from_data(std::vector<std::int64_t>{2, 0}, {2}, cpu)), c.entropy(), b.entropy(),
+                   b.log_prob(vec({1, 0, 1})), kl_divergence(c, Categorical{in[0] * in[0]})};
+  };
+  CHECK(gradcheck(f, std::array{logits}).ok);
+}
+
+TEST_CASE("parameters of two dtypes, and logits without categories, are refused") {
+  Generator g(1);
+  CHECK_THROWS_WITH_AS((void)(Normal{zeros({2}, cpu), zeros({2}, cpu, DType::f64)}.sample(g)),
+                       doctest::Contains("Normal: tensors are f32 and f64"), DTypeError);
+  CHECK_THROWS_WITH_AS((void)(Categorical{zeros({}, cpu)}.entropy()), doctest::Contains("Categorical: logits"),
+                       ShapeError);
+  CHECK_THROWS_AS((void)(Exponential{zeros({2}, cpu, DType::i64)}.entropy()), UnsupportedError);
+}
+
+}  // namespace levin::testing

@@ -1,0 +1,149 @@
+// Searches in sorted numbers, and what follows from them: membership, histograms, weighted counts.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "autograd/autocast.h"
+#include "autograd/op_table.h"
+#include "autograd/ops/index/dims.h"
+#include "autograd/ops/pointwise/pointwise.h"
+#include "levin/ops.h"
+#include "tensor/device/runtime.h"
+
+namespace levin {
+namespace {
+
+// a before b in the order of sort: NaN is the largest.
+template <class A>
+LEVIN_HD bool stands_before(A a, A b) {
+  return a < b || (b != b && a == a);
+}
+
+// How many of the n elements from sorted[start] on stand before v, or before and beside it.
+template <class T>
+struct PlaceIn {
+  const T* sorted;
+  std::int64_t n;
+  bool right;
+  template <class V>
+  LEVIN_HD std::int64_t operator()(V v, std::int64_t start) const {
+    std::int64_t low = 0, high = n;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      const V there = V(sorted[start + middle]);
+      if (right ? !stands_before(v, there) : stands_before(there, v))
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+};
+
+struct SearchSorted {
+  static constexpr OpInfo info{.name = "searchsorted", .autocast = AutocastPolicy::widest};
+  SearchSide side;
+
+  // starts: where the row of each value begins in `sorted`, of a shape that broadcasts to values'.
+  Tensor forward(const Tensor& sorted, const Tensor& values, const Tensor& starts) {
+    Tensor y = empty(values.shape(), values.device(), DType::i64);
+    const Tensor dense = sorted.contiguous();
+    const std::int64_t n = sorted.size(-1);
+    dispatch(info, values, kAll, [&]<class T>(const auto& on, T) {
+      pointwise::run(on, PlaceIn<T>{ptr<const T>(dense), n, side == SearchSide::right},
+                     pointwise::Signature<std::int64_t, T, std::int64_t>{}, y, values, starts);
+    });
+    return y;
+  }
+};
+LEVIN_OP_TABLE(SearchSorted)
+
+void check_search(const char* op, const Tensor& sorted, const Tensor& values) {
+  check_dtypes_meet(op, sorted, values);
+  check_same_device(op, sorted, values);
+  if (sorted.rank() == 0)
+    fail<ShapeError>(op, ": the sorted tensor is a single element, expected numbers along its last dimension");
+}
+
+Tensor flat(const Tensor& x) { return reshape(x, {x.numel()}); }
+
+}  // namespace
+
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, SearchSide side) {
+  constexpr const char* op = "searchsorted";
+  check_search(op, sorted, values);
+  const Device device = sorted.device();
+  if (sorted.rank() == 1) return apply(SearchSorted{side}, sorted, values, zeros({}, device, DType::i64));
+  const int last = sorted.rank() - 1;
+  if (values.rank() != sorted.rank() || values.shape().with(last, 1) != sorted.shape().with(last, 1)) {
+    fail<ShapeError>(op, ": sorted has shape ", sorted.shape(), " and values ", values.shape(),
+                     ", expected equal sizes but for the last dimension");
+  }
+  const Shape rows = sorted.shape().with(last, 1);
+  const Tensor starts = reshape(arange(rows.numel(), device) * sorted.shape()[last], Dims(rows.dims()));
+  return apply(SearchSorted{side}, sorted, values, starts);
+}
+
+Tensor bucketize(const Tensor& values, const Tensor& boundaries, SearchSide side) {
+  constexpr const char* op = "bucketize";
+  check_search(op, boundaries, values);
+  if (boundaries.rank() != 1) fail<ShapeError>(op, ": boundaries have shape ", boundaries.shape(), ", expected rank 1");
+  return apply(SearchSorted{side}, boundaries, values, zeros({}, values.device(), DType::i64));
+}
+
+Tensor isin(const Tensor& elements, const Tensor& test) {
+  constexpr const char* op = "isin";
+  check_dtypes_meet(op, elements, test);
+  check_same_device(op, elements, test);
+  const std::int64_t n = test.numel();
+  if (n == 0) return zeros(elements.shape(), elements.device(), DType::b8);
+  const Tensor sorted = sort(flat(test.detach())).values, all = flat(elements.detach());
+  const Tensor place = clamp(searchsorted(sorted, all), {}, n - 1);
+  return reshape(eq(index_select(sorted, 0, place), all), Dims(elements.shape().dims()));
+}
+
+Tensor histc(const Tensor& x, std::int64_t bins, double low, double high) {
+  constexpr const char* op = "histc";
+  check_float(op, x);
+  if (bins < 1 || bins > kMaxDim) fail<ShapeError>(op, ": bins is ", bins, ", expected 1 to 2^40");
+  if (!(std::isfinite(low) && std::isfinite(high) && low <= high))
+    fail<ConfigError>(op, ": low is ", low, " and high ", high, ", expected finite numbers with low <= high");
+  const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Device device = x.device();
+  const Tensor all = flat(x.detach()).to(wide);
+  Tensor from = full({}, low, device, wide), to = full({}, high, device, wide);
+  if (low == high && x.numel() > 0) {
+    from = amin(all);
+    to = amax(all);
+  }
+  const Tensor one = cast(eq(from, to), wide);
+  from = from - one;
+  to = to + one;
+  // An element at the upper end belongs to the last bin; a NaN and what lies outside go to one more bin, which is cut.
+  const Tensor is_inside = logical_and(ge(all, from), le(all, to));
+  const Tensor share = floor((all - from) / (to - from) * static_cast<double>(bins));
+  const Tensor bin = clamp(share, 0, bins - 1).to(DType::i64);
+  const Tensor counts =
+      index_add(zeros({bins + 1}, device, DType::i64), 0, masked_fill(bin, logical_not(is_inside), bins),
+                ones({all.numel()}, device, DType::i64));
+  return narrow(counts, 0, 0, bins).to(x.dtype());
+}
+
+Tensor bincount(const Tensor& index, const Tensor& weights, std::int64_t minlength) {
+  constexpr const char* op = "bincount";
+  check_defined(op, index, weights);
+  check_index_type(op, weights, index);
+  if (index.rank() != 1) fail<ShapeError>(op, ": index has shape ", index.shape(), ", expected rank 1");
+  if (weights.shape() != index.shape())
+    fail<ShapeError>(op, ": weights have shape ", weights.shape(), ", expected index's, ", index.shape());
+  if (minlength < 0) fail<ShapeError>(op, ": minlength is ", minlength, ", expected at least 0");
+  check_has_values(op, index);
+  detail::refuse_while_capturing(op, index.device());
+  check_indices(op, index, kMaxDim, "the largest possible result");
+  const std::int64_t top = index.numel() == 0 ? -1 : amax(index).item<std::int64_t>();
+  const std::int64_t bins = std::max(minlength, top + 1);
+  if (bins == 0) return narrow(weights, 0, 0, 0).clone();
+  return index_add(zeros({bins}, weights.device(), weights.dtype()), 0, index, weights);
+}
+
+}  // namespace levin

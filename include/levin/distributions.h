@@ -1,0 +1,84 @@
+// Probability distributions, with PyTorch's names: samples, log-densities, entropies, divergences.
+//
+//   distributions::Normal z{.loc = mean, .scale = std};
+//   Tensor x = z.rsample(gen);                       // a gradient flows to mean and std
+//   Tensor loss = neg(z.log_prob(target));
+//
+// Parameters are floats of one dtype on one device and broadcast: their common shape is the distribution's. A sample has
+// `shape` in front of it. rsample is differentiable in the parameters, sample has no gradient; both move the generator
+// on as rand does, and give the same numbers on every device. Values of log_prob broadcast with the parameters; outside
+// of the support it is -inf (PyTorch throws). Parameters are not examined, because that would wait for the device: a
+// scale below 0 gives NaN. Everything is made of public ops, so derivatives have every order.
+#pragma once
+
+#include "levin/generator.h"
+#include "levin/ops.h"
+
+namespace levin::distributions {
+
+// exp(-((x - loc) / scale)^2 / 2) / (scale sqrt(2 pi)).
+struct Normal {
+  Tensor loc, scale;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // loc + scale N(0, 1)
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// 1 / (high - low) for low <= x < high.
+struct Uniform {
+  Tensor low, high;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // low + (high - low) u
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// rate exp(-rate x) for x >= 0.
+struct Exponential {
+  Tensor rate;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // -log(1 - u) / rate
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// exp(-|x - loc| / scale) / (2 scale).
+struct Laplace {
+  Tensor loc, scale;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // by its inverse
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// 1 with probability sigmoid(logits), else 0, in the dtype of logits.
+struct Bernoulli {
+  Tensor logits;
+  // From probabilities, which are kept the dtype's eps away from 0 and 1.
+  [[nodiscard]] LEVIN_API static Bernoulli of_probs(const Tensor& probs);
+  [[nodiscard]] LEVIN_API Tensor probs() const;                                                // sigmoid(logits)
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;  // detached
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                              // of 0 and 1
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                              // in nats
+};
+
+// Category k of the last dimension with probability softmax(logits)[k], i64. The last dimension is not one of the
+// distribution's shape.
+struct Categorical {
+  Tensor logits;
+  // From weights, of which each row has a sum above 0.
+  [[nodiscard]] LEVIN_API static Categorical of_probs(const Tensor& probs);
+  [[nodiscard]] LEVIN_API Tensor probs() const;                                                // softmax(logits)
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;  // detached
+  // `value` holds categories, i64; IndexError for others.
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& value) const;
+  [[nodiscard]] LEVIN_API Tensor entropy() const;  // in nats
+};
+
+// The mean of log p(x) - log q(x) for x drawn from p. Of categories with p = 0 nothing is added; where q = 0 and p > 0 it
+// is infinite.
+[[nodiscard]] LEVIN_API Tensor kl_divergence(const Normal& p, const Normal& q);
+[[nodiscard]] LEVIN_API Tensor kl_divergence(const Categorical& p, const Categorical& q);
+
+}  // namespace levin::distributions
