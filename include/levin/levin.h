@@ -24,6 +24,7 @@
 #include "levin/generator.h"
 #include "levin/graph_edges.h"
 #include "levin/image.h"
+#include "levin/linalg.h"
 #include "levin/live_graph.h"
 #include "levin/losses.h"
 #include "levin/memory.h"

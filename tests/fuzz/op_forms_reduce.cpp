@@ -1,5 +1,6 @@
 // Reductions, sorting, indexing and products.
 #include "levin/distributions.h"
+#include "levin/linalg.h"
 #include "tests/fuzz/op_forms.h"
 
 namespace levin::fuzz {
@@ -269,6 +270,16 @@ constexpr Form kForms[] = {
        if (c.one_in(3)) return Tensors{distributions::Categorical{a}.sample(gen, shape)};
        if (c.one_in(2)) return Tensors{distributions::Laplace{a, b}.rsample(gen, shape)};
        return Tensors{distributions::Normal{a, b}.log_prob(p.any()), distributions::Categorical{b}.entropy()};
+     }},
+    {"linear algebra",
+     [](Chooser& c, Pool& p) {
+       const Tensor a = p.any();
+       if (c.one_in(7)) return Tensors{linalg::solve(a, p.matching(a))};
+       if (c.one_in(6)) return Tensors{linalg::det(a), linalg::slogdet(a).logabsdet};
+       if (c.one_in(5)) return Tensors{linalg::inv(a)};
+       if (c.one_in(4)) return Tensors{linalg::cholesky(a)};
+       if (c.one_in(3)) return Tensors{linalg::qr(a).r};
+       return Tensors{c.one_in(2) ? linalg::eigh(a).eigenvalues : linalg::svd(a).s};
      }},
     {"normalize, cosine_similarity and pairwise_distance",
      [](Chooser& c, Pool& p) {

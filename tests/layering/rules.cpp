@@ -76,6 +76,7 @@ constexpr Face kFaces[] = {
     {"layer_ops", Layer::autograd},
     {"losses", Layer::autograd},
     {"ops", Layer::autograd},
+    {"linalg", Layer::autograd},
     {"build_info", Layer::autograd},
     {"sparse", Layer::autograd},
     {"live_graph", Layer::autograd},
@@ -143,7 +144,7 @@ struct Vendor {
 };
 const std::vector<Vendor>& vendors() {
   static const std::vector<Vendor> table = {
-      {"Eigen/", {}},  // {}: only in tests
+      {"Eigen/", {"kernels/linalg/"}},
       {"cublas", {"kernels/lib/", "kernels/gemm/cublas.cpp"}},
       {"cudnn", {"kernels/lib/"}},
       {"nccl", {"comm/group/nccl"}},
@@ -161,7 +162,7 @@ const std::vector<Vendor>& vendors() {
       {"lzma.h", {"data/readers/unxz.cpp"}},
       {"CLI/", {"examples/", "bench/"}},
       {"benchmark/", {"bench/"}},
-      {"doctest/", {}},
+      {"doctest/", {}},  // {}: only in tests
       {"cuda", {"tensor/", "kernels/"}},
       {"nv", {"kernels/", "tensor/device/ranges.cpp"}},
       {"vector_", {"kernels/simt/"}},  // CUDA's vector types

@@ -111,6 +111,7 @@ struct OpCase {
       false;                    // strided inputs are added in another order: equal within the tolerance, not in bits
   bool values_on_meta = false;  // needs values: meta is refused with UnsupportedError
   bool needs_device = false;    // runs its ops only where a device launches kernels
+  bool on_cpu_alone = false;    // a device that launches kernels is refused with UnsupportedError
   std::string no_empty{};       // why no sample has a tensor without elements
   std::string no_single{};      // why no sample has one element only
   std::vector<OpSample> samples{};

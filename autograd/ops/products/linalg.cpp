@@ -1,0 +1,329 @@
+// Factorisations of matrices on the CPU, and their derivatives.
+#include "levin/linalg.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <tuple>
+
+#include "autograd/autocast.h"
+#include "autograd/op_table.h"
+#include "kernels/linalg/linalg.h"
+#include "levin/extend.h"
+
+namespace levin {
+namespace linalg {
+namespace {
+
+Tensor turned(const Tensor& x) { return transpose(x, -2, -1); }
+Tensor eye_of(const Tensor& a) { return eye(a.size(-1), a.device(), a.dtype()); }
+// [..., k] as a row, or a column, of matrices.
+Tensor as_row(const Tensor& s) { return unsqueeze(s, -2); }
+Tensor as_column(const Tensor& s) { return unsqueeze(s, -1); }
+
+std::int64_t batch_of(const Shape& s) {
+  std::int64_t n = 1;
+  for (int d = 0; d < s.rank() - 2; ++d) n *= s[d];
+  return n;
+}
+Shape front_of(const Shape& s) { return Shape(s.dims().first(static_cast<std::size_t>(s.rank() - 2))); }
+Shape with_matrix(const Shape& front, std::int64_t rows, std::int64_t cols) {
+  return front.inserted(front.rank(), rows).inserted(front.rank() + 1, cols);
+}
+
+void check_matrix(const char* op, const Tensor& a) {
+  check_defined(op, a);
+  if (a.rank() < 2) fail<ShapeError>(op, ": a has shape ", a.shape(), ", expected matrices [..., m, n]");
+  if (a.dtype() != DType::f32 && a.dtype() != DType::f64) fail_unsupported({.name = op}, a, kWideFloats);
+  if (a.device().launches())
+    fail<UnsupportedError>(op, ": a is on ", a.device(), ", expected a tensor on the CPU; use to(Device::cpu())");
+}
+void check_square(const char* op, const Tensor& a) {
+  check_matrix(op, a);
+  if (a.size(-1) != a.size(-2)) fail<ShapeError>(op, ": a has shape ", a.shape(), ", expected square matrices");
+}
+void check_all(const char* op, std::int64_t failed, const char* why) {
+  if (failed >= 0) fail<ConfigError>(op, ": matrix ", failed, " of the batch ", why);
+}
+
+struct Solve {
+  static constexpr OpInfo info{.name = "solve"};
+  SavedInput a{};
+  SavedOutput x{};
+
+  Tensor forward(const Tensor& a_, const Tensor& b) {
+    a = a_;
+    Tensor y = empty(b.shape(), b.device(), b.dtype());
+    const Tensor left = a_.contiguous(), right = b.contiguous();
+    dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      check_all(info.name,
+                kernels::cpu::solve(on, ptr<const T>(left), ptr<const T>(right), ptr<T>(y), batch_of(b.shape()),
+                                    b.size(-2), b.size(-1)),
+                "is singular");
+    });
+    x = y;
+    return y;
+  }
+  auto saved_outputs() { return std::tie(x); }
+  Grads<2> backward(const Tensor& gx, Need<2> need) {
+    const Tensor gb = apply(Solve{}, turned(a.get()), gx);
+    return {need[0] ? neg(matmul(gb, turned(x.get()))) : Tensor{}, gb};
+  }
+};
+
+// At i the product of all s but s[i].
+Tensor products_without(const Tensor& s) {
+  const std::int64_t k = s.size(-1);
+  const Tensor one = ones(s.shape().with(s.rank() - 1, 1), s.device(), s.dtype());
+  const Tensor before = cat({one, cumprod(narrow(s, -1, 0, k - 1), -1)}, -1);
+  const Tensor after = flip(cat({one, cumprod(flip(narrow(s, -1, 1, k - 1), -1), -1)}, -1), -1);
+  return before * after;
+}
+
+struct Det {
+  static constexpr OpInfo info{.name = "det"};
+  SavedInput a{};
+  SavedOutput y{};
+
+  Tensor forward(const Tensor& a_) {
+    a = a_;
+    Tensor out = empty(front_of(a_.shape()), a_.device(), a_.dtype());
+    const Tensor dense = a_.contiguous();
+    dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::determinant<T>(on, ptr<const T>(dense), nullptr, nullptr, ptr<T>(out), batch_of(a_.shape()),
+                                   a_.size(-1));
+    });
+    y = out;
+    return out;
+  }
+  auto saved_outputs() { return std::tie(y); }
+  Grads<1> backward(const Tensor& gy, Need<1>) {
+    const Tensor& m = a.get();
+    if (m.numel() == 0) return {zeros(m.shape(), m.device(), m.dtype())};
+    const bool is_regular = m.device().is_meta() || all(ne(y.get().detach(), 0)).item<bool>();
+    if (is_regular) return {as_column(as_column(gy * y.get())) * turned(inv(m))};
+    // The cofactors: det(u) det(vh) u diag(products of the other singular values) vh.
+    const Svd f = svd(m);
+    const Tensor sign = (det(f.u) * det(f.vh)).detach();
+    return {matmul(f.u * as_row(as_column(gy * sign) * products_without(f.s)), f.vh)};
+  }
+};
+
+struct LogDet {
+  static constexpr OpInfo info{.name = "slogdet"};
+  SavedInput a{};
+
+  std::array<Tensor, 2> forward(const Tensor& a_) {
+    a = a_;
+    Tensor sign = empty(front_of(a_.shape()), a_.device(), a_.dtype()), logs = empty_like(sign);
+    const Tensor dense = a_.contiguous();
+    dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::determinant<T>(on, ptr<const T>(dense), ptr<T>(sign), ptr<T>(logs), nullptr, batch_of(a_.shape()),
+                                   a_.size(-1));
+    });
+    return {sign, logs};
+  }
+  Grads<1> backward(const Tensor&, const Tensor& gy, Need<1>) {
+    return {as_column(as_column(gy)) * turned(inv(a.get()))};
+  }
+};
+
+struct Cholesky {
+  static constexpr OpInfo info{.name = "cholesky"};
+  SavedOutput l{};
+
+  Tensor forward(const Tensor& a) {
+    Tensor y = empty(a.shape(), a.device(), a.dtype());
+    const Tensor dense = a.contiguous();
+    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      check_all(info.name, kernels::cpu::cholesky(on, ptr<const T>(dense), ptr<T>(y), batch_of(a.shape()), a.size(-1)),
+                "is not positive definite");
+    });
+    l = y;
+    return y;
+  }
+  auto saved_outputs() { return std::tie(l); }
+  // l^-T p l^-1 with the lower half p of l^T gl, made symmetric.
+  Grads<1> backward(const Tensor& gl, Need<1>) {
+    const Tensor low = l.get(), up = turned(low);
+    const Tensor p = tril(matmul(up, gl)) * (1 - 0.5 * eye_of(gl));
+    const Tensor s = turned(apply(Solve{}, up, turned(apply(Solve{}, up, p))));
+    return {(s + turned(s)) * 0.5};
+  }
+};
+
+struct QrOp {  // of matrices with at least as many rows as columns
+  static constexpr OpInfo info{.name = "qr"};
+  SavedOutput q{}, r{};
+
+  std::array<Tensor, 2> forward(const Tensor& a) {
+    const std::int64_t m = a.size(-2), n = a.size(-1);
+    const Shape front = front_of(a.shape());
+    Tensor q_ = empty(a.shape(), a.device(), a.dtype());
+    Tensor r_ = empty(with_matrix(front, n, n), a.device(), a.dtype());
+    const Tensor dense = a.contiguous();
+    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::qr(on, ptr<const T>(dense), ptr<T>(q_), ptr<T>(r_), batch_of(a.shape()), m, n);
+    });
+    q = q_;
+    r = r_;
+    return {q_, r_};
+  }
+  auto saved_outputs() { return std::tie(q, r); }
+  // (gq + q c) r^-T, where c has the lower triangle of r gr^T - gq^T q in both of its triangles.
+  Grads<1> backward(const Tensor& gq, const Tensor& gr, Need<1>) {
+    const Tensor q_ = q.get(), r_ = r.get();
+    const Tensor m = matmul(r_, turned(gr)) - matmul(turned(gq), q_);
+    const Tensor c = tril(m) + turned(tril(m, -1));
+    return {turned(apply(Solve{}, r_, turned(gq + matmul(q_, c))))};
+  }
+};
+
+// numerator / (w[j] - w[i]) at [i, j]; 0 where both are 0.
+Tensor over_gaps(const Tensor& numerator, const Tensor& w) {
+  const Tensor gaps = as_row(w) - as_column(w);
+  const Tensor neither = logical_and(eq(numerator.detach(), 0), eq(gaps.detach(), 0));
+  return numerator / masked_fill(gaps, neither, 1);
+}
+
+struct EighOp {
+  static constexpr OpInfo info{.name = "eigh"};
+  SavedOutput w{}, v{};
+
+  std::array<Tensor, 2> forward(const Tensor& a) {
+    Tensor w_ = empty(a.shape().removed(a.rank() - 1), a.device(), a.dtype());
+    Tensor v_ = empty(a.shape(), a.device(), a.dtype());
+    const Tensor dense = a.contiguous();
+    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      check_all(info.name,
+                kernels::cpu::eigh(on, ptr<const T>(dense), ptr<T>(w_), ptr<T>(v_), batch_of(a.shape()), a.size(-1)),
+                "has no eigenvalues that could be found; is it finite?");
+    });
+    w = w_;
+    v = v_;
+    return {w_, v_};
+  }
+  auto saved_outputs() { return std::tie(w, v); }
+  Grads<1> backward(const Tensor& gw, const Tensor& gv, Need<1>) {
+    const Tensor v_ = v.get(), one = eye_of(gv);
+    const Tensor turn = over_gaps(matmul(turned(v_), gv) * (1 - one), w.get());
+    const Tensor s = matmul(v_, matmul(turn + as_column(gw) * one, turned(v_)));
+    return {(s + turned(s)) * 0.5};
+  }
+};
+
+struct SvdOp {
+  static constexpr OpInfo info{.name = "svd"};
+  SavedOutput u{}, s{}, vh{};
+
+  std::array<Tensor, 3> forward(const Tensor& a) {
+    const std::int64_t m = a.size(-2), n = a.size(-1), k = std::min(m, n);
+    const Shape front = front_of(a.shape());
+    Tensor u_ = empty(with_matrix(front, m, k), a.device(), a.dtype());
+    Tensor s_ = empty(front.inserted(front.rank(), k), a.device(), a.dtype());
+    Tensor vh_ = empty(with_matrix(front, k, n), a.device(), a.dtype());
+    const Tensor dense = a.contiguous();
+    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      check_all(
+          info.name,
+          kernels::cpu::svd(on, ptr<const T>(dense), ptr<T>(u_), ptr<T>(s_), ptr<T>(vh_), batch_of(a.shape()), m, n),
+          "has no singular values that could be found; is it finite?");
+    });
+    u = u_;
+    s = s_;
+    vh = vh_;
+    return {u_, s_, vh_};
+  }
+  auto saved_outputs() { return std::tie(u, s, vh); }
+  // Townsend, "Differentiating the singular value decomposition", 2016.
+  Grads<1> backward(const Tensor& gu, const Tensor& gs, const Tensor& gvh, Need<1>) {
+    const Tensor u_ = u.get(), s_ = s.get(), v = turned(vh.get()), gv = turned(gvh);
+    const std::int64_t m = u_.size(-2), n = v.size(-2), k = s_.size(-1);
+    const Tensor squares = square(s_), of_u = matmul(turned(u_), gu), of_v = matmul(turned(v), gv);
+    const Tensor middle = over_gaps(of_u - turned(of_u), squares) * as_row(s_) +
+                          as_column(s_) * over_gaps(of_v - turned(of_v), squares) +
+                          as_column(gs) * eye(k, s_.device(), s_.dtype());
+    // What leaves the space of the vectors; 0 where that is the whole space.
+    const auto leaving = [&](const Tensor& g, const Tensor& q, const Tensor& of_q) {
+      const Tensor out = g - matmul(q, of_q);
+      const Tensor neither = logical_and(eq(out.detach(), 0), eq(as_row(s_).detach(), 0));
+      return out / masked_fill(expand(as_row(s_), out.shape()), neither, 1);
+    };
+    Tensor left = matmul(u_, middle);
+    if (m > k) left = left + leaving(gu, u_, of_u);
+    Tensor g = matmul(left, turned(v));
+    if (n > k) g = g + matmul(u_, turned(leaving(gv, v, of_v)));
+    return {g};
+  }
+};
+
+#if LEVIN_EIGEN
+LEVIN_OP_TABLE(Solve)
+LEVIN_OP_TABLE(Det)
+LEVIN_OP_TABLE(LogDet)
+LEVIN_OP_TABLE(Cholesky)
+LEVIN_OP_TABLE(QrOp)
+LEVIN_OP_TABLE(EighOp)
+LEVIN_OP_TABLE(SvdOp)
+#endif
+
+}  // namespace
+
+Tensor solve(const Tensor& a, const Tensor& b) {
+  constexpr const char* op = "solve";
+  check_square(op, a);
+  check_same_dtype(op, a, b);
+  check_same_device(op, a, b);
+  const bool are_vectors = b.rank() == 1 || (b.rank() == a.rank() - 1 && b.shape() == a.shape().removed(a.rank() - 1));
+  const Tensor right = are_vectors ? unsqueeze(b, -1) : b;
+  if (right.rank() < 2 || right.size(-2) != a.size(-1))
+    fail<ShapeError>(op, ": a has shape ", a.shape(), " and b ", b.shape(), ", expected [..., n, n] and [..., n, k]");
+  const Shape front = broadcast_shapes(op, front_of(a.shape()), front_of(right.shape()));
+  const Tensor x = apply(Solve{}, expand(a, with_matrix(front, a.size(-2), a.size(-1))),
+                         expand(right, with_matrix(front, right.size(-2), right.size(-1))));
+  return are_vectors ? squeeze(x, {-1}) : x;
+}
+
+Tensor inv(const Tensor& a) {
+  check_square("inv", a);
+  return apply(Solve{}, a, expand(eye_of(a), a.shape()));
+}
+
+Tensor det(const Tensor& a) {
+  check_square("det", a);
+  return apply(Det{}, a);
+}
+
+SlogDet slogdet(const Tensor& a) {
+  check_square("slogdet", a);
+  auto [sign, logs] = apply(LogDet{}, a);
+  return {sign.detach(), logs};
+}
+
+Tensor cholesky(const Tensor& a) {
+  check_square("cholesky", a);
+  return apply(Cholesky{}, a);
+}
+
+Qr qr(const Tensor& a) {
+  check_matrix("qr", a);
+  const std::int64_t m = a.size(-2), n = a.size(-1);
+  auto [q, r] = apply(QrOp{}, narrow(a, -1, 0, std::min(m, n)));
+  if (n <= m) return {q, r};
+  return {q, cat({r, matmul(turned(q), narrow(a, -1, m, n - m))}, -1)};
+}
+
+Eigh eigh(const Tensor& a) {
+  check_square("eigh", a);
+  auto [w, v] = apply(EighOp{}, a);
+  return {w, v};
+}
+
+Svd svd(const Tensor& a) {
+  check_matrix("svd", a);
+  auto [u, s, vh] = apply(SvdOp{}, a);
+  return {u, s, vh};
+}
+
+}  // namespace linalg
+}  // namespace levin

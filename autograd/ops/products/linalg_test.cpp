@@ -1,0 +1,325 @@
+// Samples of linear algebra for the conformance suite. References are sums and products of the results, or formulas of
+// small matrices: factors are unique up to signs.
+#include "levin/linalg.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+using namespace linalg;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+using Values = std::vector<double>;
+
+Tensor matrix(const Values& v, const Shape& s) { return from_data(v, s, cpu); }
+[[maybe_unused]] Tensor turned(const Tensor& x) { return transpose(x, -2, -1); }
+
+}  // namespace
+
+#if LEVIN_EIGEN
+namespace {
+
+const std::vector<DType> kDTypes{DType::f32, DType::f64};
+Tensor eye_like(const Tensor& x) { return eye(x.size(-1), x.device(), x.dtype()); }
+// Far from singular.
+Tensor regular(const Tensor& x) { return x + 4 * eye_like(x); }
+// Symmetric and positive definite, with eigenvalues apart.
+Tensor definite(const Tensor& x) {
+  const Tensor apart = arange(x.size(-1), x.device()).to(x.dtype()) * 3 + 2;
+  return matmul(x, turned(x)) + unsqueeze(apart, -1) * eye_like(x);
+}
+// With singular values apart.
+Tensor spread(const Tensor& x) {
+  const std::int64_t m = x.size(-2), n = x.size(-1);
+  const Tensor apart = arange(m, x.device()).to(x.dtype()) * 3 + 4;
+  return x + unsqueeze(apart, -1) * eye(m, n, x.device(), x.dtype());
+}
+
+// The determinant by its first row.
+double by_rows(const std::vector<Values>& a) {
+  if (a.empty()) return 1;
+  double sum = 0;
+  for (std::size_t j = 0; j < a.size(); ++j) {
+    std::vector<Values> rest;
+    for (std::size_t i = 1; i < a.size(); ++i) {
+      Values row = a[i];
+      row.erase(row.begin() + static_cast<std::ptrdiff_t>(j));
+      rest.push_back(row);
+    }
+    sum += (j % 2 ? -1 : 1) * a[0][j] * by_rows(rest);
+  }
+  return sum;
+}
+Tensor determinants(const Tensor& a) {
+  const std::int64_t n = a.size(-1);
+  const auto size = static_cast<std::size_t>(n);
+  const Tensor batch = reshape(a.detach(), {n == 0 ? 1 : a.numel() / (n * n), n, n});
+  const Values all = batch.to_vector<double>();
+  Values out;
+  for (std::size_t b = 0; b < static_cast<std::size_t>(batch.size(0)); ++b) {
+    std::vector<Values> rows;
+    for (std::size_t i = 0; i < size; ++i) {
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>((b * size + i) * size);
+      rows.emplace_back(from, from + static_cast<std::ptrdiff_t>(size));
+    }
+    out.push_back(by_rows(rows));
+  }
+  return from_data(out, a.shape().removed(a.rank() - 1).removed(a.rank() - 2), cpu);
+}
+
+OpCase factors(std::vector<std::string> ops, const std::function<Tensors(const Tensor&)>& call,
+               const std::function<Tensors(const Tensor&)>& reference, const std::vector<Shape>& shapes) {
+  OpCase c{.ops = std::move(ops),
+           .dtypes = kDTypes,
+           .ulps = 64,
+           .sums = 30,
+           .layout_changes_sums = true,
+           .on_cpu_alone = true};
+  for (const Shape& s : shapes) {
+    c.samples.push_back({.inputs = {real(s, -1, 1)},
+                         .call = [=](const Tensors& in) { return call(in[0]); },
+                         .reference = [=](const Tensors& in) { return reference(in[0]); }});
+  }
+  return c;
+}
+void add_square_errors(OpCase& c, const std::string& op, const std::function<void(const Tensor&)>& call) {
+  c.errors.push_back({"square",
+                      [=] {
+                        call(zeros({2, 3}, cpu));
+                      },
+                      throws<ShapeError>, op + ": a has shape [2, 3], expected square matrices"});
+  c.errors.push_back({"rank", [=] { call(zeros({3}, cpu)); }, throws<ShapeError>, op + ": a has shape [3]"});
+}
+const std::vector<Shape> kSquares{{1, 1}, {3, 3}, {2, 4, 4}, {0, 3, 3}, {0, 0}, {2, 1, 2, 2}};
+
+}  // namespace
+
+LEVIN_OP_CASE(linalg_solve) {
+  OpCase c{
+      .ops = {"solve"}, .dtypes = kDTypes, .ulps = 64, .sums = 10, .layout_changes_sums = true, .on_cpu_alone = true};
+  struct Pair {
+    Shape a, x, b;  // x: of the result
+  };
+  // b is made of x, the reference.
+  for (const Pair& s : {Pair{{3, 3}, {3, 2}, {}},
+                        {{1, 1}, {1, 1}, {}},
+                        {{2, 3, 3}, {2, 3, 1}, {}},
+                        {{3, 3}, {2, 3, 2}, {}},
+                        {{2, 1, 2, 2}, {3, 2, 1}, {}},
+                        {{0, 2, 2}, {0, 2, 1}, {}}}) {
+    c.samples.push_back({.inputs = {real(s.a, -1, 1), real(s.x)},
+                         .call =
+                             [](const Tensors& in) {
+                               const Tensor a = regular(in[0]);
+                               return Tensors{linalg::solve(a, matmul(a, in[1]))};
+                             },
+                         .reference =
+                             [](const Tensors& in) {
+                               const Shape whole = broadcast_shapes(
+                                   "", in[0].shape().with(in[0].rank() - 1, in[1].size(-1)), in[1].shape());
+                               return Tensors{expand(in[1], whole)};
+                             },
+                         .gradcheck = false});
+    c.samples.push_back({.inputs = {real(s.a, -1, 1), real(s.x)},
+                         .call = [](const Tensors& in) { return Tensors{linalg::solve(regular(in[0]), in[1])}; },
+                         .reference =
+                             [](const Tensors& in) {
+                               const Tensor x = linalg::solve(regular(in[0]), in[1]);
+                               REQUIRE(allclose(matmul(regular(in[0]), x), expand(in[1], x.shape()), 1e-10, 1e-12));
+                               return Tensors{x};
+                             }});
+  }
+  for (const auto& [a, b] : {std::pair{Shape{3, 3}, Shape{3}}, {Shape{2, 3, 3}, Shape{2, 3}}}) {
+    c.samples.push_back({.inputs = {real(a, -1, 1), real(b)},
+                         .call = [](const Tensors& in) { return Tensors{linalg::solve(regular(in[0]), in[1])}; },
+                         .reference =
+                             [](const Tensors& in) {
+                               return Tensors{squeeze(matmul(inv(regular(in[0])), unsqueeze(in[1], -1)), {-1})};
+                             }});
+  }
+  add_square_errors(c, "solve", [](const Tensor& a) { (void)linalg::solve(a, a); });
+  c.errors.push_back({"singular",
+                      [] {
+                        (void)linalg::solve(matrix({1, 0, 0, 1, 1, 2, 2, 4}, {2, 2, 2}), ones({2}, cpu, DType::f64));
+                      },
+                      throws<ConfigError>, "solve: matrix 1 of the batch is singular"});
+  c.errors.push_back({"b",
+                      [] {
+                        (void)linalg::solve(zeros({3, 3}, cpu), zeros({2, 2}, cpu));
+                      },
+                      throws<ShapeError>, "solve: a has shape [3, 3] and b [2, 2]"});
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_inv) {
+  OpCase c = factors(
+      {"solve"},
+      [](const Tensor& x) {
+        return Tensors{matmul(inv(regular(x)), regular(x)), inv(regular(x))};
+      },
+      [](const Tensor& x) {
+        return Tensors{expand(eye_like(x), x.shape()), inv(regular(x))};
+      },
+      kSquares);
+  add_square_errors(c, "inv", [](const Tensor& a) { (void)inv(a); });
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_det) {
+  OpCase c = factors(
+      {"det"}, [](const Tensor& x) { return Tensors{det(x)}; },
+      [](const Tensor& x) { return Tensors{determinants(x)}; }, kSquares);
+  add_square_errors(c, "det", [](const Tensor& a) { (void)det(a); });
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_slogdet) {
+  OpCase c = factors(
+      {"slogdet"},
+      [](const Tensor& x) {
+        const SlogDet y = slogdet(neg(regular(x)));
+        return Tensors{y.sign, y.logabsdet};
+      },
+      [](const Tensor& x) {
+        const Tensor d = determinants(neg(regular(x)));
+        return Tensors{sign(d), log(abs(d))};
+      },
+      kSquares);
+  add_square_errors(c, "slogdet", [](const Tensor& a) { (void)slogdet(a); });
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_cholesky) {
+  OpCase c = factors(
+      {"cholesky"},
+      [](const Tensor& x) {
+        const Tensor l = cholesky(definite(x));
+        return Tensors{matmul(l, turned(l)), triu(l, 1), l};
+      },
+      [](const Tensor& x) {
+        return Tensors{definite(x), zeros(x.shape(), cpu, DType::f64), cholesky(definite(x))};
+      },
+      kSquares);
+  add_square_errors(c, "cholesky", [](const Tensor& a) { (void)cholesky(a); });
+  c.errors.push_back({"definite",
+                      [] {
+                        (void)cholesky(matrix({1, 2, 2, 1}, {2, 2}));
+                      },
+                      throws<ConfigError>, "cholesky: matrix 0 of the batch is not positive definite"});
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_qr) {
+  OpCase c = factors(
+      {"qr"},
+      [](const Tensor& x) {
+        const Qr f = qr(spread(x));
+        return Tensors{matmul(f.q, f.r), matmul(turned(f.q), f.q), tril(f.r, -1), f.r};
+      },
+      [](const Tensor& x) {
+        const Qr f = qr(spread(x));
+        return Tensors{spread(x), expand(eye(f.q.size(-1), cpu, DType::f64), matmul(turned(f.q), f.q).shape()),
+                       zeros(f.r.shape(), cpu, DType::f64), f.r};
+      },
+      {{1, 1}, {3, 3}, {4, 2}, {2, 4}, {2, 3, 2}, {0, 2, 2}, {3, 0}});
+  c.errors.push_back({"rank", [] { (void)qr(zeros({3}, cpu)); }, throws<ShapeError>,
+                      "qr: a has shape [3], expected matrices [..., m, n]"});
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_eigh) {
+  OpCase c = factors(
+      {"eigh"},
+      [](const Tensor& x) {
+        const Eigh f = eigh(definite(x));
+        const Tensor v = f.eigenvectors;
+        return Tensors{matmul(v * unsqueeze(f.eigenvalues, -2), turned(v)), matmul(turned(v), v), f.eigenvalues,
+                       square(v)};
+      },
+      [](const Tensor& x) {
+        const Eigh f = eigh(definite(x));
+        return Tensors{definite(x), expand(eye_like(x), x.shape()), f.eigenvalues, square(f.eigenvectors)};
+      },
+      kSquares);
+  add_square_errors(c, "eigh", [](const Tensor& a) { (void)eigh(a); });
+  return c;
+}
+
+LEVIN_OP_CASE(linalg_svd) {
+  OpCase c = factors(
+      {"svd"},
+      [](const Tensor& x) {
+        const Svd f = svd(spread(x));
+        return Tensors{matmul(f.u * unsqueeze(f.s, -2), f.vh),
+                       matmul(turned(f.u), f.u),
+                       matmul(f.vh, turned(f.vh)),
+                       f.s,
+                       square(f.u),
+                       square(f.vh)};
+      },
+      [](const Tensor& x) {
+        const Svd f = svd(spread(x));
+        const Tensor one = expand(eye(f.s.size(-1), cpu, DType::f64), matmul(turned(f.u), f.u).shape());
+        return Tensors{spread(x), one, one, f.s, square(f.u), square(f.vh)};
+      },
+      {{1, 1}, {3, 3}, {4, 2}, {2, 4}, {2, 3, 2}, {0, 2, 2}, {3, 0}});
+  c.errors.push_back({"rank", [] { (void)svd(zeros({3}, cpu)); }, throws<ShapeError>,
+                      "svd: a has shape [3], expected matrices [..., m, n]"});
+  c.errors.push_back({"finite",
+                      [] {
+                        (void)svd(full({2, 2}, kInf, cpu));
+                      },
+                      throws<ConfigError>, "svd: matrix 0 of the batch has no singular values"});
+  return c;
+}
+
+TEST_CASE("factors of known matrices, and determinants of singular ones with their derivative") {
+  const auto close = [](const Tensor& a, const Tensor& b) { return allclose(a, b, 1e-12, 1e-12); };
+  CHECK(close(cholesky(matrix({4, 99, 2, 5}, {2, 2})), matrix({2, 0, 1, 2}, {2, 2})));
+  CHECK(close(eigh(matrix({2, 99, 1, 2}, {2, 2})).eigenvalues, matrix({1, 3}, {2})));
+  CHECK(close(svd(matrix({0, -3, 2, 0}, {2, 2})).s, matrix({3, 2}, {2})));
+  CHECK(close(inv(matrix({1, 2, 3, 4}, {2, 2})), matrix({-2, 1, 1.5, -0.5}, {2, 2})));
+  const SlogDet singular = slogdet(matrix({1, 2, 2, 4}, {2, 2}));
+  CHECK(singular.sign.item() == 0);
+  CHECK(singular.logabsdet.item() == -kInf);
+  CHECK(det(zeros({0, 0}, cpu)).item() == 1);
+  // Cofactors: of rank n - 1, and of rank n - 2, where all are 0.
+  Tensor a = matrix({1, 2, 2, 4}, {2, 2}), none = zeros({3, 3}, cpu, DType::f64);
+  a.requires_grad_();
+  none.requires_grad_();
+  backward(det(a));
+  backward(det(none));
+  CHECK(close(a.grad(), matrix({4, -2, -2, 1}, {2, 2})));
+  CHECK(close(none.grad(), zeros({3, 3}, cpu, DType::f64)));
+}
+
+TEST_CASE("the gradient of singular values alone is finite where values are equal") {
+  Tensor a = eye(3, cpu, DType::f64) * 2;
+  a.requires_grad_();
+  backward(sum(svd(a).s));
+  CHECK(allclose(a.grad(), eye(3, cpu, DType::f64), 1e-12, 1e-12));
+  Tensor b = eye(3, cpu, DType::f64) * 2;
+  b.requires_grad_();
+  backward(sum(eigh(b).eigenvalues));
+  CHECK(allclose(b.grad(), eye(3, cpu, DType::f64), 1e-12, 1e-12));
+}
+#else
+TEST_CASE("linear algebra in a build without Eigen names the option") {
+  CHECK_THROWS_WITH_AS((void)inv(matrix({1, 2, 3, 4}, {2, 2})), doctest::Contains("-Deigen=enabled"), UnsupportedError);
+}
+#endif
+
+TEST_CASE("linear algebra of 16 bits is refused by the name of the function") {
+  CHECK_THROWS_WITH_AS((void)inv(zeros({2, 2}, cpu, DType::f16)), doctest::Contains("inv: f16 on cpu; has f32, f64"),
+                       UnsupportedError);
+}
+
+}  // namespace levin::testing

@@ -1,0 +1,55 @@
+// Linear algebra of dense matrices, with the names of torch.linalg.
+//
+// Matrices are the last two dimensions; those in front are a batch. f32 and f64, on the CPU: elsewhere UnsupportedError
+// says to move the tensor there, and a build without Eigen (option `eigen`) throws it, too. ShapeError for a matrix that
+// is not square where it must be, ConfigError for one that the function cannot take: the message has its number in the
+// batch. Derivatives are formulas in public ops, of every order.
+#pragma once
+
+#include "levin/ops.h"
+
+namespace levin::linalg {
+
+// x with a x = b, by LU with partial pivoting: a [..., n, n], b [..., n, k], whose leading dimensions broadcast; or b of
+// rank 1, or of a's shape without the last dimension, which are vectors. ConfigError where a is singular.
+[[nodiscard]] LEVIN_API Tensor solve(const Tensor& a, const Tensor& b);
+
+// a^-1: solve(a, identity).
+[[nodiscard]] LEVIN_API Tensor inv(const Tensor& a);
+
+// The determinant, [...]; 1 of an empty matrix. Its first derivative is right where a is singular, too.
+[[nodiscard]] LEVIN_API Tensor det(const Tensor& a);
+
+// The determinant's sign, without a derivative, and the logarithm of its size: 0 and -inf where a is singular.
+struct SlogDet {
+  Tensor sign, logabsdet;
+};
+[[nodiscard]] LEVIN_API SlogDet slogdet(const Tensor& a);
+
+// The lower l with a = l l^T of a symmetric a, whose upper triangle is not read. The derivative is symmetric.
+// ConfigError unless a is positive definite.
+[[nodiscard]] LEVIN_API Tensor cholesky(const Tensor& a);
+
+// a = q r for a [..., m, n]: q [..., m, k] with orthonormal columns, r [..., k, n] upper triangular, k = min(m, n)
+// (PyTorch's mode "reduced"). The derivative needs the first k columns of a to be linearly independent.
+struct Qr {
+  Tensor q, r;
+};
+[[nodiscard]] LEVIN_API Qr qr(const Tensor& a);
+
+// a = v diag(w) v^T of a symmetric a, whose upper triangle is not read: eigenvalues [..., n] ascending, eigenvectors as
+// columns [..., n, n], each with either sign. The derivative through vectors of equal eigenvalues is infinite or NaN.
+struct Eigh {
+  Tensor eigenvalues, eigenvectors;
+};
+[[nodiscard]] LEVIN_API Eigh eigh(const Tensor& a);
+
+// a = u diag(s) vh for a [..., m, n]: u [..., m, k], s [..., k] descending, vh [..., k, n], k = min(m, n) (PyTorch's
+// full_matrices = False); each pair of vectors with either sign. The derivative through vectors of equal singular values
+// is infinite or NaN.
+struct Svd {
+  Tensor u, s, vh;
+};
+[[nodiscard]] LEVIN_API Svd svd(const Tensor& a);
+
+}  // namespace levin::linalg
