@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "levin/autograd.h"
+#include "levin/nn/image_layers.h"
+#include "levin/nn/layers.h"
 #include "levin/ops.h"
 #include "nn/options.h"
 
@@ -102,6 +104,15 @@ Tensor norm_except(const Tensor& x, const std::optional<std::int64_t>& dim) {
 }
 Tensor unit(const Tensor& x, double eps) { return normalize(x, 2, 0, eps); }
 
+// Weights of transposed convolutions are [in, out / groups, ...].
+template <class... Layer>
+bool is_one_of(const Module& layer) {
+  return ((dynamic_cast<const Layer*>(&layer) != nullptr) || ...);
+}
+std::int64_t dim_of_rows(const Module& layer) {
+  return is_one_of<ConvTranspose1d, ConvTranspose2d, ConvTranspose3d>(layer) ? 1 : 0;
+}
+
 }  // namespace
 
 WeightNorm::WeightNorm(Module& layer, WeightNormOptions options)
@@ -126,8 +137,7 @@ SpectralNorm::Vectors::Vectors(const SpectralNorm& norm, Module& parent) : Modul
 SpectralNorm::SpectralNorm(Module& layer, SpectralNormOptions options)
     : Parametrization(layer, options.name),
       options_(std::move(options)),
-      dim_(checked_dim("spectral_norm", options_.dim.value_or(layer.type_name().starts_with("ConvTranspose") ? 1 : 0),
-                       first())),
+      dim_(checked_dim("spectral_norm", options_.dim.value_or(dim_of_rows(layer)), first())),
       original(*this, "original", first()) {
   check_at_least("spectral_norm", "n_power_iterations", options_.n_power_iterations, 1);
   if (!(options_.eps >= 0 && std::isfinite(options_.eps)))
