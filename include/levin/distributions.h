@@ -4,11 +4,11 @@
 //   Tensor x = z.rsample(gen);                       // a gradient flows to mean and std
 //   Tensor loss = neg(z.log_prob(target));
 //
-// Parameters are floats of one dtype on one device and broadcast: their common shape is the distribution's. A sample has
-// `shape` in front of it. rsample is differentiable in the parameters, sample has no gradient; both move the generator
-// on as rand does, and give the same numbers on every device. Values of log_prob broadcast with the parameters; outside
-// of the support it is -inf (PyTorch throws). Parameters are not examined, because that would wait for the device: a
-// scale below 0 gives NaN. Everything is made of public ops, so derivatives have every order.
+// Parameters are floats of one dtype on one device and broadcast: their common shape is the distribution's. A sample
+// has `shape` in front of it. rsample is differentiable in the parameters, sample has no gradient; both move the
+// generator on as rand does, and give the same numbers on every device. Values of log_prob broadcast with the
+// parameters; outside of the support it is -inf (PyTorch throws). Parameters are not examined, because that would wait
+// for the device: a scale below 0 gives NaN. Everything is made of public ops, so derivatives have every order.
 #pragma once
 
 #include "levin/generator.h"
@@ -76,8 +76,8 @@ struct Categorical {
   [[nodiscard]] LEVIN_API Tensor entropy() const;  // in nats
 };
 
-// The mean of log p(x) - log q(x) for x drawn from p. Of categories with p = 0 nothing is added; where q = 0 and p > 0 it
-// is infinite.
+// The mean of log p(x) - log q(x) for x drawn from p. Of categories with p = 0 nothing is added; where q = 0 and p > 0
+// it is infinite.
 [[nodiscard]] LEVIN_API Tensor kl_divergence(const Normal& p, const Normal& q);
 [[nodiscard]] LEVIN_API Tensor kl_divergence(const Categorical& p, const Categorical& q);
 

@@ -12,8 +12,6 @@
 
 namespace levin {
 
-struct ValuesIndices;  // levin/ops.h
-
 // ---- Convolution and pooling over [N, C, L] (1d), [N, C, H, W] (2d) and [N, C, D, H, W] (3d); PyTorch also takes them
 // without N.
 
@@ -241,8 +239,8 @@ struct GridSampleOptions {
 // likewise of H. nearest rounds half to even; bicubic takes the 4 x 4 neighbours by Keys' convolution, a = -3/4.
 // padding_mode moves a point that lies outside of x, for bicubic its neighbours, to the border, or reflects it at the
 // edges; zeros counts what lies outside as 0. A NaN lies outside, or with border and reflection at the first pixel.
-// Derivatives in x and the grid; the grid's is 0 for nearest and beyond the border. Sums need no atomics, so they repeat
-// bit for bit. Throws ShapeError for other shapes and planes that are empty or have 2^31 elements.
+// Derivatives in x and the grid; the grid's is 0 for nearest and beyond the border. Sums need no atomics, so they
+// repeat bit for bit. Throws ShapeError for other shapes and planes that are empty or have 2^31 elements.
 [[nodiscard]] LEVIN_API Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
 
 enum class AlignCorners : bool { no, yes };

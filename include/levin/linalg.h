@@ -1,17 +1,17 @@
 // Linear algebra of dense matrices, with the names of torch.linalg.
 //
 // Matrices are the last two dimensions; those in front are a batch. f32 and f64, on the CPU: elsewhere UnsupportedError
-// says to move the tensor there, and a build without Eigen (option `eigen`) throws it, too. ShapeError for a matrix that
-// is not square where it must be, ConfigError for one that the function cannot take: the message has its number in the
-// batch. Derivatives are formulas in public ops, of every order.
+// says to move the tensor there, and a build without Eigen (option `eigen`) throws it, too. ShapeError for a matrix
+// that is not square where it must be, ConfigError for one that the function cannot take: the message has its number in
+// the batch. Derivatives are formulas in public ops, of every order.
 #pragma once
 
 #include "levin/ops.h"
 
 namespace levin::linalg {
 
-// x with a x = b, by LU with partial pivoting: a [..., n, n], b [..., n, k], whose leading dimensions broadcast; or b of
-// rank 1, or of a's shape without the last dimension, which are vectors. ConfigError where a is singular.
+// x with a x = b, by LU with partial pivoting: a [..., n, n], b [..., n, k], whose leading dimensions broadcast; or b
+// of rank 1, or of a's shape without the last dimension, which are vectors. ConfigError where a is singular.
 [[nodiscard]] LEVIN_API Tensor solve(const Tensor& a, const Tensor& b);
 
 // a^-1: solve(a, identity).
@@ -45,8 +45,8 @@ struct Eigh {
 [[nodiscard]] LEVIN_API Eigh eigh(const Tensor& a);
 
 // a = u diag(s) vh for a [..., m, n]: u [..., m, k], s [..., k] descending, vh [..., k, n], k = min(m, n) (PyTorch's
-// full_matrices = False); each pair of vectors with either sign. The derivative through vectors of equal singular values
-// is infinite or NaN.
+// full_matrices = False); each pair of vectors with either sign. The derivative through vectors of equal singular
+// values is infinite or NaN.
 struct Svd {
   Tensor u, s, vh;
 };

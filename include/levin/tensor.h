@@ -384,6 +384,11 @@ class LEVIN_API Tensor {
   detail::Ref<detail::TensorImpl> impl_;
 };
 
+// Elements, and their i64 positions along the dimension.
+struct ValuesIndices {
+  Tensor values, indices;
+};
+
 // Uninitialised memory. Throws ShapeError, OutOfMemoryError.
 [[nodiscard]] LEVIN_API Tensor empty(const Shape& shape, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor empty(const Shape& shape, Device device, DType dtype, MemoryFormat format);

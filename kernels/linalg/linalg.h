@@ -1,6 +1,6 @@
-// Factorisations of dense matrices on the CPU, by Eigen. All matrices are row-major and stand one after another, `batch`
-// of them; T: float or double. Functions that may fail return the first matrix that failed, or -1. A build without
-// Eigen throws UnsupportedError.
+// Factorisations of dense matrices on the CPU, by Eigen. All matrices are row-major and stand one after another,
+// `batch` of them; T: float or double. Functions that may fail return the first matrix that failed, or -1. A build
+// without Eigen throws UnsupportedError.
 #pragma once
 
 #include <cstdint>

@@ -338,9 +338,9 @@ void arg_extreme(const Gpu& on, const T* x, T* values, std::int64_t* indices, st
   on.launch(walk_extreme<kLargest, T>, join.grid(), x, join, n, parts, none, values, indices);
 }
 
-// The scan of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line join what
-// stands before them, and the last one's total enters the next tile. kTotals: only totals[line, chunk] is written; else
-// totals (null for one chunk) are those of all chunks, and what stands before this one is joined first.
+// The scan of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line join
+// what stands before them, and the last one's total enters the next tile. kTotals: only totals[line, chunk] is written;
+// else totals (null for one chunk) are those of all chunks, and what stands before this one is joined first.
 inline constexpr int kRun = 4;
 template <bool kTotals, class T, class Op>
 __global__ void __launch_bounds__(kWalkThreads) walk_scan(const T* x, Walk walk, typename Op::Value* totals, Op op) {

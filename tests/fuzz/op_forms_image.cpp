@@ -173,23 +173,6 @@ constexpr Form kForms[] = {
        const Tensor x = c.one_in(6) ? p.any() : p.of(shape, c.dtype());
        return Tensors{interpolate(x, interpolate_options(c))};
      }},
-    {"grid_sample",
-     [](Chooser& c, Pool& p) {
-       const std::int64_t n = c.size();
-       const DType dtype = c.dtype();
-       const Tensor x = c.one_in(6) ? p.any() : p.of({n, small(c), c.size(), c.size()}, dtype);
-       const Tensor grid = c.one_in(6) ? p.any() : p.of({n, small(c), small(c), 2}, dtype);
-       const auto mode = c.choice<GridSampleMode>(3);
-       const auto padding = c.choice<GridPadding>(3);
-       return Tensors{grid_sample(x, grid, {mode, padding, c.one_in(3)})};
-     }},
-    {"affine_grid",
-     [](Chooser& c, Pool& p) {
-       const std::int64_t n = small(c);
-       const Tensor theta = c.one_in(6) ? p.any() : p.of({n, 2, 3}, c.dtype());
-       const Shape size{n, small(c), c.size(), c.size()};
-       return Tensors{affine_grid(theta, size, c.one_in(3) ? AlignCorners::yes : AlignCorners::no)};
-     }},
     {"conv3d",
      [](Chooser& c, Pool& p) {
        if (c.one_in(6)) return Tensors{conv3d(p.any(), p.any(), p.optional())};
@@ -280,6 +263,23 @@ constexpr Form kForms[] = {
        const double rate = c.one_in(4) ? c.real() : 0.25;
        Generator g = generator(c);
        return Tensors{c.one_in(2) ? feature_dropout(x, rate, g) : alpha_dropout(x, rate, g)};
+     }},
+    {"grid_sample",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t n = c.size();
+       const DType dtype = c.dtype();
+       const Tensor x = c.one_in(6) ? p.any() : p.of({n, small(c), c.size(), c.size()}, dtype);
+       const Tensor grid = c.one_in(6) ? p.any() : p.of({n, small(c), small(c), 2}, dtype);
+       const auto mode = c.choice<GridSampleMode>(3);
+       const auto padding = c.choice<GridPadding>(3);
+       return Tensors{grid_sample(x, grid, {mode, padding, c.one_in(3)})};
+     }},
+    {"affine_grid",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t n = small(c);
+       const Tensor theta = c.one_in(6) ? p.any() : p.of({n, 2, 3}, c.dtype());
+       const Shape size{n, small(c), c.size(), c.size()};
+       return Tensors{affine_grid(theta, size, c.one_in(3) ? AlignCorners::yes : AlignCorners::no)};
      }},
     // Augmentations
     {"augment::crop",

@@ -8,7 +8,8 @@
 
 namespace levin {
 
-// A tensor of rank 0 has the dimensions 0 and -1 of a line of one element, as in PyTorch: f(that line), of rank 0 again.
+// A tensor of rank 0 has the dimensions 0 and -1 of a line of one element, as in PyTorch: f(that line), of rank 0
+// again.
 template <class F>
 [[nodiscard]] auto of_point(const Tensor& x, F f) {
   const auto point = [](const Tensor& y) { return reshape(y, {}); };

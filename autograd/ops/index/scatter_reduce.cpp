@@ -35,8 +35,8 @@ Tensor touched(const Tensor& x, int dim, const Tensor& index) {
   return scatter(none, dim, index, ones(index.shape(), x.device(), DType::b8));
 }
 
-// The elements of each place, joined: those of a place stand beside each other in sorted order, and after steps of 1, 2,
-// 4, ... the last one of them has all. Where the place of an element changes, nothing is joined.
+// The elements of each place, joined: those of a place stand beside each other in sorted order, and after steps of 1,
+// 2, 4, ... the last one of them has all. Where the place of an element changes, nothing is joined.
 struct Groups {
   Tensor order, place;  // of the sorted elements
   Tensor is_last;
