@@ -1,0 +1,786 @@
+#!/usr/bin/env python3
+"""Values, gradients, gradients of gradients and refusals of ops beside PyTorch's, over random cases.
+
+    python3 tests/peer/compare_ops.py --program build/.../tests/peer_ops [--seed 1] [--cases 12] [--filter REGEX]
+
+Each op of OPS gets random shapes, dtypes and layouts (dense, transposed, every other element, with an offset), and
+cases that are wrong. PyTorch's numbers are computed in f64 from the operands as rounded to the case's dtype, so that
+16-bit results are held to the exact ones; dtypes, shapes and refusals are those of PyTorch in the dtype itself. A
+difference that EXPLAINED names is counted by its reason; any other one is printed, and makes the exit status 1.
+Needs torch on the CPU; `ninja -C BUILD tests/peer_ops` builds the program.
+"""
+import argparse, collections, json, math, os, random, re, struct, subprocess, sys, tempfile
+
+import torch
+import torch.nn.functional as F
+
+NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+         torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+WIDE = [torch.float64, torch.float32]
+INTEGERS = [torch.int64, torch.int32, torch.uint8]
+EPS = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+
+# (op, kind, reason): kind is value, gradient, dtype, refuses (Levin alone) or accepts (Levin alone).
+EXPLAINED = [
+    (r"", "refuses", "dtypes do not promote, and an op takes the dtypes that its comment names"),
+]
+
+
+# ---- Files
+
+def save(path, tensors, metadata):
+    header, parts, at = {"__metadata__": metadata}, [], 0
+    for name, x in sorted(tensors.items(), key=lambda item: item[0]):
+        raw = x.detach().contiguous().view(-1)
+        raw = raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
+        header[name] = {"dtype": NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [at, at + len(raw)]}
+        parts.append(raw)
+        at += len(raw)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def load(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, info in header.items():
+        begin, end = info["data_offsets"]
+        raw = bytearray(data[8 + n + begin:8 + n + end])
+        dtype = DTYPES[info["dtype"]]
+        x = torch.frombuffer(raw, dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
+        tensors[name] = x.reshape(info["shape"])
+    return tensors, metadata
+
+
+# ---- Random operands
+
+class Maker:
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+        self.g = torch.Generator().manual_seed(seed)
+
+    def int(self, low, high):
+        return self.r.randint(low, high)
+
+    def pick(self, of):
+        return self.r.choice(of)
+
+    def shape(self, low=0, high=4, most=5):
+        sizes = [self.pick([1, 2, 3, 4, most]) for _ in range(self.int(low, high))]
+        if sizes and self.r.random() < .1:
+            sizes[0] = 0
+        return sizes
+
+    def normal(self, shape, dtype, scale=1.0, shift=0.0):
+        return (torch.randn(shape, generator=self.g, dtype=torch.float64) * scale + shift).to(dtype)
+
+    def uniform(self, shape, dtype, low, high):
+        return (torch.rand(shape, generator=self.g, dtype=torch.float64) * (high - low) + low).to(dtype)
+
+    def integers(self, shape, dtype, low, high):
+        return torch.randint(low, high, shape, generator=self.g).to(dtype)
+
+    def numbers(self, shape, dtype):
+        if dtype.is_floating_point:
+            return self.normal(shape, dtype, 2)
+        if dtype == torch.bool:
+            return self.integers(shape, dtype, 0, 2)
+        return self.integers(shape, dtype, 0 if dtype == torch.uint8 else -9, 10)
+
+    def with_edges(self, x, edges):
+        """Some elements become edges: NaN, infinities, zeros."""
+        flat = x.reshape(-1).clone()
+        for i in range(flat.numel()):
+            if self.r.random() < .1:
+                flat[i] = self.pick(edges)
+        return flat.reshape(x.shape)
+
+    def broadcast(self, shape):
+        """A shape that broadcasts with `shape`, and not beyond it."""
+        other = [n if self.r.random() < .7 else 1 for n in shape]
+        return other[self.int(0, len(other)):] if self.r.random() < .3 else other
+
+
+# ---- The ops: name -> (dtypes, maker of (operands, arguments), PyTorch's function)
+
+OPS = {}
+
+
+def op(name, dtypes, make, call, second=True):
+    OPS[name] = (dtypes, make, call, second)
+
+
+def unary(name, call, low=-3, high=3, dtypes=FLOATS, edges=(), second=True):
+    def make(m, dtype):
+        x = m.uniform(m.shape(), dtype, low, high) if dtype.is_floating_point else m.numbers(m.shape(), dtype)
+        return [m.with_edges(x, edges) if edges and dtype.is_floating_point else x], {}
+    op(name, dtypes, make, lambda x, a: call(x[0]), second)
+
+
+def binary(name, call, dtypes=FLOATS, operands=None, second=True, edges=()):
+    def make(m, dtype):
+        shape = m.shape()
+        pair = operands or (lambda m, shape, dtype: (m.numbers(shape, dtype), m.numbers(m.broadcast(shape), dtype)))
+        a, b = pair(m, shape, dtype)
+        if edges and dtype.is_floating_point:
+            a, b = m.with_edges(a, edges), m.with_edges(b, edges)
+        return ([a, b] if m.r.random() < .5 or operands else [b, a]), {}
+    op(name, dtypes, make, lambda x, a: call(x[0], x[1]), second)
+
+
+def along(name, call, dtypes=FLOATS, low=0, second=True, distinct=False, more=None):
+    """call(x, dim, args); the dimension counts from either end."""
+    def make(m, dtype):
+        shape = m.shape(low)
+        x = m.numbers(shape, dtype)
+        if distinct:
+            n = x.numel()
+            x = (torch.randperm(n, generator=m.g) - n // 2).to(dtype).reshape(shape)
+        rank = max(1, len(shape))
+        args = {"dim": m.int(-rank, rank - 1)}
+        args.update(more(m, x, args) if more else {})
+        return [x], args
+    op(name, dtypes, make, lambda x, a: call(x[0], a["dim"], a), second)
+
+
+NAN, INF = math.nan, math.inf
+for name, low, high in (("asin", -1, 1), ("acos", -1, 1), ("atan", -9, 9), ("sinh", -4, 4), ("cosh", -4, 4),
+                        ("asinh", -9, 9), ("acosh", 1.1, 9), ("atanh", -.95, .95)):
+    unary(name, getattr(torch, name), low, high)
+unary("erfinv", torch.erfinv, -.95, .95)
+unary("lgamma", torch.lgamma, .2, 9)
+unary("digamma", torch.digamma, .2, 9)
+op("polygamma", WIDE, lambda m, t: ([m.uniform(m.shape(), t, .3, 9)], {"n": m.int(0, 3)}),
+   lambda x, a: torch.polygamma(a["n"], x[0]), second=False)
+unary("mish", F.mish)
+unary("hardswish", F.hardswish)
+unary("hardsigmoid", F.hardsigmoid, -5, 5)
+unary("relu6", F.relu6, -3, 9)
+unary("selu", F.selu)
+unary("softsign", F.softsign)
+unary("relu", F.relu, edges=(NAN, INF, -INF))
+unary("abs", torch.abs, edges=(NAN, INF, -INF, 0))
+unary("sign", torch.sign, edges=(NAN, INF, -INF, 0))
+unary("bitwise_not", torch.bitwise_not, dtypes=INTEGERS + [torch.bool])
+op("celu", FLOATS, lambda m, t: ([m.normal(m.shape(), t, 2)], {"alpha": m.pick([.5, 1, 2])}),
+   lambda x, a: F.celu(x[0], a["alpha"]))
+op("hardtanh", FLOATS, lambda m, t: ([m.normal(m.shape(), t, 2)], {"low": m.pick([-2, -.5]), "high": m.pick([.5, 2])}),
+   lambda x, a: F.hardtanh(x[0], a["low"], a["high"]))
+op("glu", FLOATS, lambda m, t: ([m.normal(m.shape(0, 3) + [2 * m.int(1, 3)], t)], {}), lambda x, a: F.glu(x[0], -1))
+
+
+def prelu_case(m, t):
+    shape = m.shape(2, 4)
+    return [m.normal(shape, t), m.normal([m.pick([1, shape[1]])], t, .3)], {}
+
+
+op("prelu", FLOATS, prelu_case, lambda x, a: F.prelu(*x))
+
+ALL = FLOATS + INTEGERS
+
+
+def quotient(m, shape, t):
+    b = m.numbers(m.broadcast(shape), t)
+    return m.numbers(shape, t), torch.where(b == 0, torch.ones_like(b), b)
+
+
+for name in ("floor_divide", "fmod", "remainder"):
+    binary(name, getattr(torch, name), ALL, quotient, second=False)
+binary("pow", torch.pow, ALL, lambda m, shape, t: (
+    (m.uniform(shape, t, .1, 3), m.uniform(m.broadcast(shape), t, -3, 3)) if t.is_floating_point else
+    (m.numbers(shape, t), m.integers(m.broadcast(shape), t, 0, 6))))
+binary("maximum", torch.maximum, ALL, edges=(NAN, INF, -INF))
+binary("minimum", torch.minimum, ALL, edges=(NAN, INF, -INF))
+for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    binary(name, getattr(torch, name), INTEGERS + [torch.bool])
+for name in ("bitwise_left_shift", "bitwise_right_shift"):
+    binary(name, getattr(torch, name), INTEGERS, lambda m, shape, t: (m.numbers(shape, t),
+                                                                       m.integers(m.broadcast(shape), t, 0, 7)))
+binary("logaddexp", torch.logaddexp, FLOATS)
+binary("logaddexp2", torch.logaddexp2, FLOATS)
+binary("hypot", torch.hypot, FLOATS)
+binary("xlogy", torch.xlogy, FLOATS, lambda m, shape, t: (m.normal(shape, t), m.uniform(m.broadcast(shape), t, .1, 4)))
+binary("copysign", torch.copysign, FLOATS)
+binary("heaviside", torch.heaviside, ALL, second=False)
+for name, call in (("floor_divide_number", torch.floor_divide), ("fmod_number", torch.fmod), ("pow_number", torch.pow)):
+    op(name, ALL if name != "pow_number" else WIDE + INTEGERS,
+       lambda m, t: ([m.numbers(m.shape(), t)], {"b": m.pick([1, 2, 3])}),
+       lambda x, a, call=call: call(x[0], a["b"]), second=name == "pow_number")
+
+
+def clamp_case(m, t):
+    shape = m.shape()
+    return [m.normal(shape, t, 2), m.normal(m.broadcast(shape), t, 1, -1), m.normal(m.broadcast(shape), t, 1, 1)], {}
+
+
+op("clamp", FLOATS, clamp_case, lambda x, a: torch.clamp(*x))
+unary("nan_to_num", torch.nan_to_num, edges=(NAN, INF, -INF), second=False)
+
+
+def lerp_case(m, t):
+    shape = m.shape()
+    return [m.normal(shape, t), m.normal(shape, t), m.uniform(m.broadcast(shape), t, 0, 1)], {}
+
+
+op("lerp", FLOATS, lerp_case, lambda x, a: torch.lerp(*x))
+
+keep = lambda m, x, a: {"keep": m.int(0, 1)}
+
+
+def dims_case(m, t):
+    shape = m.shape()
+    rank = max(1, len(shape))
+    return [m.numbers(shape, t)], {"dims": m.r.sample(range(rank), m.int(1, rank)), "keep": m.int(0, 1)}
+
+
+op("sum", ALL, dims_case, lambda x, a: torch.sum(x[0], a["dims"], keepdim=bool(a["keep"])))
+op("nansum", FLOATS, lambda m, t: ([m.with_edges(m.normal(m.shape(1), t), [NAN])], {"dims": [0], "keep": m.int(0, 1)}),
+   lambda x, a: torch.nansum(x[0], a["dims"], keepdim=bool(a["keep"])))
+op("nanmean", FLOATS, lambda m, t: ([m.with_edges(m.normal(m.shape(1), t), [NAN])], {"dims": [0], "keep": m.int(0, 1)}),
+   lambda x, a: torch.nanmean(x[0], a["dims"], keepdim=bool(a["keep"])))
+op("count_nonzero", ALL, lambda m, t: ([m.with_edges(m.numbers(m.shape(1), t), [0])], {"dims": [-1]}),
+   lambda x, a: torch.count_nonzero(x[0], a["dims"]))
+op("var_mean", FLOATS, lambda m, t: ([m.normal(m.shape(1, 3, 6) + [4], t)], {"dims": [-1], "keep": m.int(0, 1)}),
+   lambda x, a: torch.var_mean(x[0], a["dims"], keepdim=bool(a["keep"])))
+along("aminmax", lambda x, d, a: tuple(torch.aminmax(x, dim=d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
+along("cumsum", lambda x, d, a: torch.cumsum(x, d), ALL)
+along("max", lambda x, d, a: tuple(torch.max(x, d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
+along("sort", lambda x, d, a: tuple(torch.sort(x, d, stable=True)), ALL)
+along("cumprod", lambda x, d, a: torch.cumprod(x, d), ALL)
+along("logcumsumexp", lambda x, d, a: torch.logcumsumexp(x, d), FLOATS)
+along("cummax", lambda x, d, a: tuple(torch.cummax(x, d)), ALL)
+along("cummin", lambda x, d, a: tuple(torch.cummin(x, d)), ALL)
+along("kthvalue", lambda x, d, a: tuple(torch.kthvalue(x, a["k"], d, keepdim=bool(a["keep"]))), ALL, distinct=True,
+      more=lambda m, x, a: {"k": m.int(1, max(1, x.shape[a["dim"]] if x.ndim else 1)), "keep": m.int(0, 1)})
+along("median", lambda x, d, a: tuple(torch.median(x, d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
+along("quantile", lambda x, d, a: torch.quantile(x, a["q"], d, keepdim=bool(a["keep"])), WIDE, distinct=True,
+      more=lambda m, x, a: {"q": m.pick([0, .2, .5, .77, 1]), "keep": m.int(0, 1)})
+
+
+def search_case(m, t):
+    n = m.int(1, 6)
+    return [torch.sort(m.numbers([n], t)).values, m.numbers(m.shape(), t)], {"right": m.int(0, 1)}
+
+
+op("searchsorted", ALL, search_case, lambda x, a: torch.searchsorted(x[0], x[1], right=bool(a["right"])))
+op("bucketize", ALL, lambda m, t: (search_case(m, t)[0][::-1], {"right": m.int(0, 1)}),
+   lambda x, a: torch.bucketize(x[0], x[1], right=bool(a["right"])))
+op("isin", INTEGERS + WIDE, lambda m, t: ([m.integers(m.shape(), t, 0, 6), m.integers([m.int(1, 4)], t, 0, 6)], {}),
+   lambda x, a: torch.isin(*x))
+op("histc", WIDE, lambda m, t: ([m.normal(m.shape(1), t)], {"bins": m.int(1, 9), "low": -2, "high": 2, "nograd": 1}),
+   lambda x, a: torch.histc(x[0], a["bins"], a["low"], a["high"]))
+
+
+def bincount_case(m, t):
+    n = m.int(1, 9)
+    return [m.integers([n], torch.int64, 0, 5), m.normal([n], t)], {"minlength": m.int(0, 8), "nograd": 1}
+
+
+op("bincount", WIDE, bincount_case, lambda x, a: torch.bincount(x[0], x[1], a["minlength"]))
+
+
+def index_case(m, t):
+    shape = [m.int(1, 4) for _ in range(m.int(1, 4))]
+    at = m.shape(0, 2, 3)
+    n = m.int(1, len(shape))
+    return [m.numbers(shape, t)] + [m.integers(m.broadcast(at), torch.int64, 0, shape[i]) for i in range(n)], {}
+
+
+def index_put_case(m, t):
+    x, _ = index_case(m, t)
+    if len(x[1:]) > 1 or x[1].ndim:
+        pass
+    picked = x[0][tuple(x[1:])]
+    accumulate = m.int(0, 1)
+    if not accumulate:  # PyTorch leaves open which of equal places wins
+        seen = torch.zeros(x[0].shape[:len(x) - 1]).index_put(tuple(x[1:]), torch.ones(()), accumulate=True)
+        accumulate = int(bool((seen > 1).any()))
+    return x + [m.numbers(list(picked.shape), t)], {"accumulate": accumulate}
+
+
+op("index", ALL, index_case, lambda x, a: x[0][tuple(x[1:])])
+op("index_put", ALL, index_put_case,
+   lambda x, a: torch.index_put(x[0], tuple(x[1:-1]), x[-1], accumulate=bool(a["accumulate"])))
+
+
+def masked_scatter_case(m, t):
+    shape = m.shape()
+    mask = m.integers(shape, torch.bool, 0, 2)
+    return [m.numbers(shape, t), mask, m.numbers([int(mask.sum()) + m.int(0, 2)], t)], {}
+
+
+op("masked_scatter", ALL, masked_scatter_case, lambda x, a: torch.masked_scatter(*x))
+
+
+def scatter_reduce_case(m, t):
+    shape = [m.int(1, 4) for _ in range(m.int(1, 3))]
+    dim = m.int(0, len(shape) - 1)
+    index = [m.int(1, n) for n in shape]
+    index[dim] = m.int(1, 5)
+    x = m.normal(shape, t) if t.is_floating_point else m.numbers(shape, t)
+    return [x, m.integers(index, torch.int64, 0, shape[dim]), m.numbers(index, t)], {
+        "dim": dim, "reduce": m.pick(["sum", "prod", "mean", "amax", "amin"]), "include_self": m.int(0, 1)}
+
+
+op("scatter_reduce", WIDE, scatter_reduce_case, lambda x, a: torch.scatter_reduce(
+    x[0], a["dim"], x[1], x[2], a["reduce"], include_self=bool(a["include_self"])), second=False)
+
+
+def index_copy_case(m, t):
+    shape = [m.int(1, 5) for _ in range(m.int(1, 3))]
+    dim = m.int(0, len(shape) - 1)
+    n = m.int(0, shape[dim])
+    source = list(shape)
+    source[dim] = n
+    return [m.numbers(shape, t), torch.randperm(shape[dim], generator=m.g)[:n], m.numbers(source, t)], {"dim": dim}
+
+
+op("index_copy", ALL, index_copy_case, lambda x, a: torch.index_copy(x[0], a["dim"], x[1], x[2]))
+
+
+def take_case(m, t):
+    x = m.numbers([m.int(1, 4) for _ in range(m.int(1, 3))], t)
+    return [x, m.integers(m.shape(), torch.int64, 0, x.numel())], {}
+
+
+op("take", ALL, take_case, lambda x, a: torch.take(*x))
+
+
+def take_along_case(m, t):
+    shape = [m.int(1, 4) for _ in range(m.int(1, 3))]
+    dim = m.int(0, len(shape) - 1)
+    index = [n if m.r.random() < .6 else 1 for n in shape]
+    index[dim] = m.int(1, 5)
+    return [m.numbers(shape, t), m.integers(index, torch.int64, 0, shape[dim])], {"dim": dim}
+
+
+op("take_along_dim", ALL, take_along_case, lambda x, a: torch.take_along_dim(x[0], x[1], a["dim"]))
+op("diff", ALL, lambda m, t: ([m.numbers(m.shape(0, 2) + [4], t)], {"n": m.int(0, 3)}),
+   lambda x, a: torch.diff(x[0], a["n"]))
+
+
+def repeat_case(m, t):
+    shape = m.shape(0, 3)
+    return [m.numbers(shape, t)], {"times": [m.int(1, 3) for _ in range(max(1, len(shape) + m.int(0, 1)))]}
+
+
+op("repeat", ALL, repeat_case, lambda x, a: x[0].repeat(a["times"]))
+op("tile", ALL, repeat_case, lambda x, a: torch.tile(x[0], a["times"]))
+op("diag", ALL, lambda m, t: ([m.numbers(m.shape(1, 2), t)], {"offset": m.int(0, 1)}),
+   lambda x, a: torch.diag(x[0], a["offset"]))
+op("trace", ALL, lambda m, t: ([m.numbers(m.shape(2, 2), t)], {}), lambda x, a: torch.trace(x[0]))
+op("diag_embed", ALL, lambda m, t: ([m.numbers(m.shape(1, 3), t)], {"offset": m.int(-2, 2)}),
+   lambda x, a: torch.diag_embed(x[0], a["offset"]))
+op("kron", WIDE, lambda m, t: ([m.numbers(m.shape(0, 2, 3), t), m.numbers(m.shape(0, 2, 3), t)], {}),
+   lambda x, a: torch.kron(*x))
+
+
+def cross_case(m, t):
+    shape = m.shape(0, 2) + [3]
+    return [m.normal(shape, t), m.normal(shape, t)], {}
+
+
+op("cross", FLOATS, cross_case, lambda x, a: torch.linalg.cross(*x))
+
+
+def tensordot_case(m, t):
+    shared = [m.int(1, 3) for _ in range(m.int(0, 2))]
+    return [m.normal(m.shape(0, 2, 3) + shared, t), m.normal(shared + m.shape(0, 2, 3), t)], {"dims": len(shared)}
+
+
+op("tensordot", WIDE, tensordot_case, lambda x, a: torch.tensordot(x[0], x[1], a["dims"]))
+op("rot90", ALL, lambda m, t: ([m.numbers(m.shape(2, 4), t)], {"times": m.int(-3, 5)}),
+   lambda x, a: torch.rot90(x[0], a["times"]))
+
+
+def movedim_case(m, t):
+    shape = m.shape(1, 4)
+    n = m.int(1, len(shape))
+    return [m.numbers(shape, t)], {"from": m.r.sample(range(len(shape)), n), "to": m.r.sample(range(len(shape)), n)}
+
+
+op("movedim", ALL, movedim_case, lambda x, a: torch.movedim(x[0], a["from"], a["to"]))
+op("meshgrid", ALL, lambda m, t: ([m.numbers([m.int(1, 4)], t) for _ in range(m.int(1, 3))], {}),
+   lambda x, a: torch.meshgrid(*x, indexing="ij"))
+
+op("normalize", FLOATS, lambda m, t: ([m.normal(m.shape(2, 4), t)], {"p": m.pick([1, 2, 3])}),
+   lambda x, a: F.normalize(x[0], a["p"]))
+
+
+def pair_case(m, t):
+    shape = m.shape(2, 3)
+    return [m.normal(shape, t), m.normal(shape, t)], {}
+
+
+op("cosine_similarity", FLOATS, pair_case, lambda x, a: F.cosine_similarity(*x))
+op("pairwise_distance", FLOATS, lambda m, t: (pair_case(m, t)[0], {"p": m.pick([1, 2, 3])}),
+   lambda x, a: F.pairwise_distance(x[0], x[1], a["p"]))
+REDUCTIONS = ["none", "sum", "mean"]
+
+
+def bce_case(m, t):
+    shape = m.shape()
+    return [m.uniform(shape, t, .05, .95), m.uniform(shape, t, 0, 1)], {"reduction": m.pick(REDUCTIONS)}
+
+
+op("binary_cross_entropy", FLOATS, bce_case, lambda x, a: F.binary_cross_entropy(*x, reduction=a["reduction"]))
+
+
+def soft_case(m, t):
+    shape = [m.int(1, 4), m.int(1, 5)] + m.shape(0, 1)
+    return [m.normal(shape, t), torch.softmax(m.normal(shape, torch.float64), 1).to(t)], {
+        "reduction": m.pick(REDUCTIONS), "smoothing": m.pick([0, .1])}
+
+
+op("cross_entropy", FLOATS, soft_case,
+   lambda x, a: F.cross_entropy(*x, reduction=a["reduction"], label_smoothing=a["smoothing"]))
+
+
+def signs(m, shape, t):
+    return (2 * m.integers(shape, torch.int64, 0, 2) - 1).to(t)
+
+
+def embedding_case(m, t):
+    n, d = m.int(1, 4), m.int(1, 5)
+    return [m.normal([n, d], t), m.normal([n, d], t), signs(m, [n], t)], {"margin": .2,
+                                                                       "reduction": m.pick(REDUCTIONS)}
+
+
+op("cosine_embedding_loss", WIDE, embedding_case, lambda x, a: F.cosine_embedding_loss(
+    x[0], x[1], x[2].detach(), margin=a["margin"], reduction=a["reduction"]))
+
+
+def ranking_case(m, t):
+    n = m.int(1, 6)
+    return [m.normal([n], t), m.normal([n], t), signs(m, [n], t)], {"margin": .2, "reduction": m.pick(REDUCTIONS)}
+
+
+op("margin_ranking_loss", FLOATS, ranking_case,
+   lambda x, a: F.margin_ranking_loss(*x, margin=a["margin"], reduction=a["reduction"]))
+op("hinge_embedding_loss", FLOATS, lambda m, t: (ranking_case(m, t)[0][1:], {"reduction": m.pick(REDUCTIONS)}),
+   lambda x, a: F.hinge_embedding_loss(*x, reduction=a["reduction"]))
+op("soft_margin_loss", FLOATS, lambda m, t: (ranking_case(m, t)[0][1:], {"reduction": m.pick(REDUCTIONS)}),
+   lambda x, a: F.soft_margin_loss(*x, reduction=a["reduction"]))
+
+
+def ctc_case(m, t):
+    steps, n, c, labels = m.int(4, 8), m.int(1, 3), m.int(2, 5), m.int(1, 3)
+    lengths = torch.tensor([m.int(1, labels) for _ in range(n)])
+    return [torch.log_softmax(m.normal([steps, n, c], t), -1), m.integers([n, labels], torch.int64, 1, c),
+            torch.tensor([m.int(2 * labels - 1, steps) if 2 * labels - 1 <= steps else steps for _ in range(n)]),
+            lengths], {"reduction": m.pick(REDUCTIONS), "zero_infinity": 1}
+
+
+op("ctc_loss", WIDE, ctc_case, lambda x, a: F.ctc_loss(*x, reduction=a["reduction"], zero_infinity=True), second=False)
+
+
+def interpolate_case(m, t):
+    dims = m.int(1, 3)
+    modes = {1: ["nearest", "nearest-exact", "linear", "area"],
+             2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"],
+             3: ["nearest", "nearest-exact", "trilinear", "area"]}[dims]
+    mode = m.pick(modes)
+    args = {"mode": mode}
+    if m.r.random() < .6:
+        args["size"] = [m.int(1, 7) for _ in range(dims)]
+    else:
+        args["scale"] = m.pick([.5, 1.3, 2.0, 1.75])
+    if mode in ("linear", "bilinear", "bicubic", "trilinear"):
+        args["align_corners"] = m.int(0, 1)
+    if mode in ("bilinear", "bicubic"):
+        args["antialias"] = m.int(0, 1)
+    return [m.normal([m.int(1, 2), m.int(1, 3)] + [m.int(2, 6) for _ in range(dims)], t)], args
+
+
+def interpolate(x, a):
+    return F.interpolate(x[0], size=a.get("size"), scale_factor=a.get("scale"), mode=a["mode"],
+                         align_corners=bool(a["align_corners"]) if "align_corners" in a else None,
+                         antialias=bool(a.get("antialias", 0)))
+
+
+op("interpolate", WIDE, interpolate_case, interpolate)
+op("pixel_shuffle", ALL, lambda m, t: ([m.numbers([m.int(1, 2), 4 * m.int(1, 2), m.int(1, 3), 2], t)], {"factor": 2}),
+   lambda x, a: F.pixel_shuffle(x[0], 2))
+op("pixel_unshuffle", ALL, lambda m, t: ([m.numbers([m.int(1, 2), m.int(1, 3), 2 * m.int(1, 3), 4], t)], {"factor": 2}),
+   lambda x, a: F.pixel_unshuffle(x[0], 2))
+op("channel_shuffle", FLOATS, lambda m, t: ([m.numbers([m.int(1, 2), 6, 2, 3], t)], {"groups": m.pick([1, 2, 3, 6])}),
+   lambda x, a: torch.channel_shuffle(x[0], a["groups"]), second=False)
+op("pad_circular", FLOATS, lambda m, t: ([m.numbers([2, 2, 4, 5], t)], {"pads": [m.int(0, 3) for _ in range(4)]}),
+   lambda x, a: F.pad(x[0], a["pads"], mode="circular"))
+
+
+def conv_case(rank, transposed):
+    def make(m, t):
+        groups = m.pick([1, 1, 2])
+        c_in, c_out = groups * m.int(1, 2), groups * m.int(1, 2)
+        kernel = [m.int(1, 3) for _ in range(rank)]
+        stride = [m.int(1, 2) for _ in range(rank)]
+        dilation = [m.int(1, 2) for _ in range(rank)]
+        padding = [m.int(0, 1) for _ in range(rank)]
+        size = [m.int(5, 7) for _ in range(rank)]
+        args = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        w = [c_in, c_out // groups] if transposed else [c_out, c_in // groups]
+        if transposed:
+            args["output_padding"] = [m.int(0, max(stride[i], dilation[i]) - 1) for i in range(rank)]
+        x = [m.normal([m.int(1, 2), c_in] + size, t), m.normal(w + kernel, t)]
+        return x + ([m.normal([c_out], t)] if m.int(0, 1) else []), args
+    return make
+
+
+def conv(call):
+    def run(x, a):
+        bias = x[2] if len(x) > 2 else None
+        return call(x[0], x[1], bias, **a)
+    return run
+
+
+op("conv3d", WIDE, conv_case(3, False), conv(F.conv3d))
+op("conv_transpose1d", WIDE, conv_case(1, True), conv(F.conv_transpose1d))
+op("conv_transpose3d", WIDE, conv_case(3, True), conv(F.conv_transpose3d))
+
+
+def pool_case(rank, ceil=True):
+    def make(m, t):
+        kernel = [m.int(1, 3) for _ in range(rank)]
+        args = {"kernel": kernel, "padding": [m.int(0, k // 2) for k in kernel]}
+        if ceil:
+            args["ceil_mode"] = m.int(0, 1)
+        shape = [m.int(1, 2), m.int(1, 2)] + [m.int(4, 7) for _ in range(rank)]
+        n = math.prod(shape)
+        return [(torch.randperm(n, generator=m.g) / 16).to(t).reshape(shape)], args
+    return make
+
+
+for rank in (1, 3):
+    for kind in ("max", "avg"):
+        call = getattr(F, f"{kind}_pool{rank}d")
+        op(f"{kind}_pool{rank}d", WIDE, pool_case(rank), lambda x, a, call=call: call(
+            x[0], a["kernel"], padding=a["padding"], ceil_mode=bool(a["ceil_mode"])))
+op("adaptive_avg_pool1d", WIDE, lambda m, t: ([m.normal([2, 2, m.int(3, 9)], t)], {"output": m.int(1, 4)}),
+   lambda x, a: F.adaptive_avg_pool1d(x[0], a["output"]))
+op("adaptive_max_pool1d", WIDE, lambda m, t: ([m.normal([2, 2, m.int(3, 9)], t)], {"output": m.int(1, 4)}),
+   lambda x, a: F.adaptive_max_pool1d(x[0], a["output"]))
+op("adaptive_avg_pool3d", WIDE, lambda m, t: ([m.normal([1, 2, 4, 5, 6], t)], {"output": [m.int(1, 3) for _ in "abc"]}),
+   lambda x, a: F.adaptive_avg_pool3d(x[0], a["output"]))
+op("max_pool2d_with_indices", WIDE, pool_case(2, ceil=False),
+   lambda x, a: F.max_pool2d_with_indices(x[0], a["kernel"], padding=a["padding"]))
+op("lp_pool2d", WIDE, lambda m, t: ([m.uniform([1, 2, 5, 6], t, .1, 2)], {"p": m.pick([1, 2, 3]), "kernel": [2, 3]}),
+   lambda x, a: F.lp_pool2d(x[0], float(a["p"]), a["kernel"]))
+
+
+def gqa_case(m, t):
+    n, kv, d, length = m.int(1, 2), m.int(1, 2), 4, m.int(1, 5)
+    heads = kv * m.int(1, 3)
+    return [m.normal([n, heads, length, d], t), m.normal([n, kv, length, d], t), m.normal([n, kv, length, d], t)], {
+        "causal": m.int(0, 1)}
+
+
+op("attention_gqa", WIDE, gqa_case, lambda x, a: F.scaled_dot_product_attention(
+    *x, is_causal=bool(a["causal"]), enable_gqa=True))
+
+
+# ---- Cases
+
+def listed(y):
+    return list(y) if isinstance(y, (tuple, list)) else [y]
+
+
+def broken(m, x, args):
+    """A case that should be refused: a dimension out of range, or another size."""
+    x, args = list(x), dict(args)
+    if "dim" in args and m.r.random() < .6:
+        args["dim"] = m.pick([9, -9])
+        return x, args
+    if len(x) > 1 and x[-1].ndim and x[-1].shape[-1] > 1:
+        x[-1] = torch.cat([x[-1], x[-1][..., :1]], -1)
+        return x, args
+    return None
+
+
+class Case:
+    def __init__(self, number, name, dtype, x, args, wrong):
+        self.number, self.name, self.dtype, self.x, self.args, self.wrong = number, name, dtype, x, args, wrong
+        self.refused = None
+        self.skipped = None
+        self.y = self.d = self.e = ()
+
+    def words(self):
+        out = [str(self.number), self.name]
+        for key, value in self.args.items():
+            out.append(f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}")
+        return " ".join(out)
+
+    def describe(self):
+        return f"{self.words()}  ({', '.join(f'{NAMES[t.dtype].lower()}{list(t.shape)}' for t in self.x)})"
+
+    def run(self, m, files):
+        _, _, call, second = OPS[self.name]
+        args = {k: v for k, v in self.args.items() if k not in ("layouts", "nograd")}
+        for i, t in enumerate(self.x):
+            files[f"{self.number}.x{i}"] = t
+        try:
+            self.y_own = listed(call([t.clone() for t in self.x], args))  # dtypes and refusals
+        except NotImplementedError as e:
+            self.skipped = str(e)
+        except Exception as e:
+            if "not implemented for" in str(e):
+                self.skipped = str(e)
+            else:
+                self.refused = str(e).split("\n")[0]
+            return
+        wide = [t.to(torch.float64) if t.is_floating_point() else t.clone() for t in self.x]
+        track = [t.is_floating_point() and not self.args.get("nograd") for t in wide]
+        wide = [t.requires_grad_() if on else t for t, on in zip(wide, track)]
+        try:
+            self.y = listed(call(wide, args))
+        except Exception as e:
+            self.skipped = str(e)
+            return
+        if self.skipped is not None:
+            self.y_own = [None] * len(self.y)
+        outputs, seeds = [], []
+        for i, y in enumerate(self.y):
+            if y.requires_grad:
+                seed = m.normal(list(y.shape), self.dtype)
+                files[f"{self.number}.g{i}"] = seed
+                outputs.append(y)
+                seeds.append(seed.double())
+        if not outputs:
+            return
+        wanted = [t for t, on in zip(wide, track) if on]
+        second = second and self.dtype == torch.float64
+        d = torch.autograd.grad(outputs, wanted, seeds, create_graph=second, allow_unused=True)
+        self.d = [g.detach() if g is not None else None for g in d]
+        if not second:
+            return
+        again = []
+        for i, g in enumerate(d):
+            seed = m.normal(list(wanted[i].shape), self.dtype)
+            files[f"{self.number}.h{i}"] = seed
+            if g is not None and g.requires_grad:
+                again.append((g, seed.double()))
+        if again:
+            self.e = torch.autograd.grad([g for g, _ in again], wanted, [s for _, s in again], allow_unused=True)
+
+
+def difference(got, expected, dtype, slack):
+    """None, or how far the worst element is off."""
+    if list(got.shape) != list(expected.shape):
+        return f"shape {list(got.shape)}, expected {list(expected.shape)}"
+    if not got.numel():
+        return None
+    a, b = got.double(), expected.detach().double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    if got.dtype == torch.float16:  # beyond the dtype
+        same |= a.isinf() & (b.abs() > 65000)
+    eps = EPS.get(dtype, 0)
+    scale = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 0
+    bad = ~same & ~((a - b).abs() <= slack * eps * (b.abs() + scale * .25 + 1e-3))
+    if not bad.any():
+        return None
+    i = int(bad.reshape(-1).nonzero()[0])
+    return f"{a.reshape(-1)[i].item():.9g}, expected {b.reshape(-1)[i].item():.9g} at {i}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, default=12, help="of an op and dtype")
+    parser.add_argument("--filter", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    m = Maker(options.seed)
+    cases, files = [], {}
+    for name, (dtypes, make, _, _) in OPS.items():
+        if not re.search(options.filter, name):
+            continue
+        for dtype in dtypes:
+            for k in range(options.cases):
+                x, args = make(m, dtype)
+                wrong = k % 6 == 5
+                if wrong:
+                    changed = broken(m, x, args)
+                    if changed is None:
+                        continue
+                    x, args = changed
+                if not wrong:
+                    args = dict(args, layouts="".join(m.pick("ctso") for _ in x))
+                case = Case(len(cases), name, dtype, x, args, wrong)
+                case.run(m, files)
+                cases.append(case)
+    with tempfile.TemporaryDirectory() as folder:
+        given, results = os.path.join(folder, "cases"), os.path.join(folder, "results")
+        save(given, files, {"cases": "\n".join(c.words() for c in cases)})
+        subprocess.run([options.program, given, results], check=True)
+        got, metadata = load(results)
+    missing = set(metadata["ops"].split()) ^ set(OPS)
+    errors = dict(line.split(" ", 1) for line in metadata["errors"].split("\n") if line)
+
+    compared, explained, found = collections.Counter(), collections.Counter(), []
+
+    def differ(case, kind, text):
+        for pattern, of, reason in EXPLAINED:
+            if of == kind and re.search(pattern, case.name + " " + text):
+                explained[f"{case.name}: {kind}: {reason}"] += 1
+                return
+        found.append(f"{kind}: {case.describe()}\n    {text}")
+
+    for case in cases:
+        error = errors.get(str(case.number))
+        if case.skipped is not None and not case.y:
+            continue
+        compared["refusals" if case.wrong else "cases"] += 1
+        if (error is None) != (case.refused is None):
+            differ(case, "refuses" if error else "accepts", error or f"PyTorch: {case.refused}")
+            continue
+        if error:
+            continue
+        for i, y in enumerate(case.y):
+            mine = got.get(f"{case.number}.y{i}")
+            if mine is None:
+                differ(case, "value", f"no output {i}")
+                continue
+            own = case.y_own[i]
+            if own is not None and own.dtype != mine.dtype:
+                differ(case, "dtype", f"{mine.dtype}, PyTorch's is {own.dtype}")
+            compared["values"] += 1
+            text = difference(mine, y, mine.dtype, 16 if case.dtype in WIDE else 3)
+            if text:
+                differ(case, "value", f"output {i}: {text}")
+        for kind, letter, expected, slack in (("gradient", "d", case.d, 64 if case.dtype in WIDE else 12),
+                                              ("gradient", "e", case.e, 4096)):
+            for i, g in enumerate(expected):
+                mine = got.get(f"{case.number}.{letter}{i}")
+                if g is None or mine is None:
+                    other = mine if g is None else g
+                    if other is not None and other.detach().abs().nan_to_num(1).sum() != 0:
+                        differ(case, kind, f"{letter}{i}: only one side has a gradient")
+                    continue
+                compared["gradients" if letter == "d" else "gradients of gradients"] += 1
+                text = difference(mine, g, mine.dtype, slack)
+                if text:
+                    differ(case, kind, f"{letter}{i}: {text}")
+
+    print(f"{len(set(c.name for c in cases))} ops, {len(cases)} cases: " +
+          ", ".join(f"{n} {what}" for what, n in compared.items()))
+    for reason, n in sorted(explained.items()):
+        print(f"explained {n}: {reason}")
+    for text in found[:60]:
+        print(text)
+    if missing:
+        print(f"only in one of the tables of ops.cpp and compare_ops.py: {', '.join(sorted(missing))}")
+    print(f"{len(found)} unexplained differences")
+    sys.exit(1 if found or missing else 0)
+
+
+if __name__ == "__main__":
+    main()

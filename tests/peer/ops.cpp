@@ -1,0 +1,361 @@
+// Runs the cases of a file that tests/peer/compare_ops.py wrote: values, gradients and gradients of gradients of ops.
+//
+//   peer_ops CASES.safetensors RESULTS.safetensors
+//
+// The metadata "cases" has a line for each case: a number, the op, then key=value words. Tensors of case 7 are 7.x0,
+// 7.x1, ... (operands), 7.g0, ... (seeds of the outputs) and 7.h0, ... (seeds of the gradients). Results are 7.y0, ...
+// (outputs), 7.d0, ... (gradients), 7.e0, ... (gradients of gradients); the metadata "errors" has the number and the
+// text of each case that threw.
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levin/levin.h"
+
+namespace levin {
+namespace {
+
+class Arguments {
+ public:
+  void add(const std::string& word) {
+    const std::size_t at = word.find('=');
+    values_[word.substr(0, at)] = word.substr(at + 1);
+  }
+  [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
+  [[nodiscard]] std::string text(const std::string& key, const std::string& other = "") const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? other : found->second;
+  }
+  [[nodiscard]] std::int64_t integer(const std::string& key, std::int64_t other = 0) const {
+    return has(key) ? std::stoll(text(key)) : other;
+  }
+  [[nodiscard]] double number(const std::string& key, double other = 0) const {
+    return has(key) ? std::stod(text(key)) : other;
+  }
+  [[nodiscard]] bool on(const std::string& key) const { return integer(key) != 0; }
+  [[nodiscard]] std::optional<std::int64_t> maybe(const std::string& key) const {
+    return has(key) ? std::optional(integer(key)) : std::nullopt;
+  }
+  [[nodiscard]] std::vector<std::int64_t> list(const std::string& key) const {
+    std::vector<std::int64_t> out;
+    std::istringstream in(text(key));
+    for (std::string part; std::getline(in, part, ',');) out.push_back(std::stoll(part));
+    return out;
+  }
+  [[nodiscard]] Dims dims(const std::string& key) const {
+    const std::vector<std::int64_t> out = list(key);
+    return Dims(std::span<const std::int64_t>(out));
+  }
+  [[nodiscard]] KeepDim keep() const { return on("keep") ? KeepDim::yes : KeepDim::no; }
+  [[nodiscard]] Reduction reduction() const {
+    const std::string r = text("reduction", "mean");
+    return r == "none" ? Reduction::none : r == "sum" ? Reduction::sum : Reduction::mean;
+  }
+  template <class E>
+  [[nodiscard]] E choice(const std::string& key, std::initializer_list<std::pair<const char*, E>> names) const {
+    const std::string given = text(key, names.begin()->first);
+    for (const auto& [name, value] : names) {
+      if (given == name) return value;
+    }
+    throw std::runtime_error("unknown " + key + " " + given);
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+using In = std::vector<Tensor>;
+using Op = std::function<Tensors(const In&, const Arguments&)>;
+
+Tensors both(const ValuesIndices& y) { return {y.values, y.indices}; }
+Tensor maybe(const In& x, std::size_t i) { return i < x.size() ? x[i] : Tensor(); }
+Causal causal_of(const Arguments& a) { return a.on("causal") ? Causal::yes : Causal::no; }
+template <std::size_t N>
+std::array<std::int64_t, N> sizes(const Arguments& a, const char* key, std::int64_t other) {
+  std::array<std::int64_t, N> out;
+  out.fill(other);
+  const std::vector<std::int64_t> given = a.list(key);
+  for (std::size_t i = 0; i < N && !given.empty(); ++i) out[i] = given[given.size() == 1 ? 0 : i];
+  return out;
+}
+
+#define ONE(NAME, CALL)                                    \
+  {                                                        \
+    NAME, [](const In& x, const Arguments& a) -> Tensors { \
+      (void)a, (void)x;                                    \
+      return {CALL};                                       \
+    }                                                      \
+  }
+#define MANY(NAME, CALL)                                   \
+  {                                                        \
+    NAME, [](const In& x, const Arguments& a) -> Tensors { \
+      (void)a, (void)x;                                    \
+      return CALL;                                         \
+    }                                                      \
+  }
+#define UNARY(F) ONE(#F, F(x[0]))
+#define BINARY(F) ONE(#F, F(x[0], x[1]))
+
+const std::map<std::string, Op>& ops();
+
+// ---- Layouts of an operand: the same values, other strides
+
+Tensor laid(const Tensor& x, char layout) {
+  if (x.rank() == 0) return x;
+  switch (layout) {
+    case 't': return transpose(transpose(x, 0, -1).contiguous(), 0, -1);
+    case 's': return slice(repeat_interleave(x, 2, -1), -1, 0, 2 * x.size(-1), 2);  // every other element
+    case 'o': return narrow(cat({narrow(x, 0, 0, x.size(0) > 0 ? 1 : 0), x}, 0), 0, x.size(0) > 0 ? 1 : 0, x.size(0));
+    default: return x;
+  }
+}
+
+struct Results {
+  NamedTensors tensors;
+  std::string errors;
+  void keep(const std::string& name, const Tensor& x) { tensors.emplace_back(name, x.detach().contiguous()); }
+};
+
+void run(const std::string& id, const std::string& name, const Arguments& a, const std::map<std::string, Tensor>& given,
+         Results& results) {
+  const auto of = [&](const char* kind, std::size_t i) {
+    const auto found = given.find(id + "." + kind + std::to_string(i));
+    return found == given.end() ? Tensor() : found->second;
+  };
+  const std::string layouts = a.text("layouts");
+  In x;
+  Tensors wanted;
+  for (std::size_t i = 0; of("x", i).defined(); ++i) {
+    Tensor t = laid(of("x", i), i < layouts.size() ? layouts[i] : 'c').detach();
+    if (is_float(t.dtype()) && !a.on("nograd")) wanted.push_back(t.requires_grad_());
+    x.push_back(t);
+  }
+  const auto found = ops().find(name);
+  if (found == ops().end()) throw std::runtime_error("unknown op " + name);
+  const Tensors y = found->second(x, a);
+  Tensors outputs, seeds;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    results.keep(id + ".y" + std::to_string(i), y[i]);
+    if (y[i].requires_grad() && of("g", i).defined()) {
+      outputs.push_back(y[i]);
+      seeds.push_back(of("g", i));
+    }
+  }
+  if (outputs.empty()) return;
+  const bool second = of("h", 0).defined();
+  const Tensors d = grad(outputs, wanted, seeds, {.create_graph = second, .allow_unused = true});
+  Tensors again, again_seeds;
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    if (!d[i].defined()) continue;
+    results.keep(id + ".d" + std::to_string(i), d[i]);
+    if (second && d[i].requires_grad()) {
+      again.push_back(d[i]);
+      again_seeds.push_back(of("h", i));
+    }
+  }
+  if (again.empty()) return;
+  const Tensors e = grad(again, wanted, again_seeds, {.allow_unused = true});
+  for (std::size_t i = 0; i < e.size(); ++i) {
+    if (e[i].defined()) results.keep(id + ".e" + std::to_string(i), e[i]);
+  }
+}
+
+int run_all(const char* in, const char* out) {
+  const TensorFile file = load_safetensors(in);
+  const std::map<std::string, Tensor> given(file.tensors.begin(), file.tensors.end());
+  Results results;
+  std::string cases;
+  for (const auto& [key, value] : file.metadata) {
+    if (key == "cases") cases = value;
+  }
+  std::istringstream lines(cases);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string id, name, word;
+    words >> id >> name;
+    Arguments a;
+    while (words >> word) a.add(word);
+    try {
+      run(id, name, a, given, results);
+    } catch (const Error& e) {
+      std::string text = e.what();
+      for (char& c : text) c = c == '\n' ? ' ' : c;
+      results.errors += id + " " + text + "\n";
+    }
+  }
+  std::string names;
+  for (const auto& [name, op] : ops()) names += name + "\n";
+  save_safetensors(out, results.tensors, {{"errors", results.errors}, {"ops", names}});
+  return 0;
+}
+
+// ---- The ops
+
+const std::map<std::string, Op>& ops() {
+  using P1 = PoolOptions1d;
+  using P2 = PoolOptions;
+  using P3 = PoolOptions3d;
+  static const std::map<std::string, Op> table{
+      // Pointwise
+      UNARY(asin), UNARY(acos), UNARY(atan), UNARY(sinh), UNARY(cosh), UNARY(asinh), UNARY(acosh), UNARY(atanh),
+      UNARY(erfinv), UNARY(lgamma), UNARY(digamma), ONE("polygamma", polygamma(a.integer("n"), x[0])),
+      UNARY(mish), UNARY(hardswish), UNARY(hardsigmoid), UNARY(relu6), UNARY(selu), UNARY(softsign), UNARY(relu),
+      UNARY(abs), UNARY(sign), UNARY(bitwise_not),
+      ONE("celu", celu(x[0], a.number("alpha", 1))),
+      ONE("hardtanh", hardtanh(x[0], a.number("low", -1), a.number("high", 1))),
+      ONE("glu", glu(x[0], a.integer("dim", -1))), BINARY(prelu),
+      BINARY(floor_divide), BINARY(fmod), BINARY(remainder), BINARY(pow), BINARY(maximum), BINARY(minimum),
+      BINARY(bitwise_and), BINARY(bitwise_or), BINARY(bitwise_xor), BINARY(bitwise_left_shift),
+      BINARY(bitwise_right_shift), BINARY(logaddexp), BINARY(logaddexp2), BINARY(hypot), BINARY(xlogy),
+      BINARY(copysign), BINARY(heaviside),
+      ONE("floor_divide_number", floor_divide(x[0], a.integer("b"))), ONE("fmod_number", fmod(x[0], a.integer("b"))),
+      ONE("pow_number", pow(x[0], a.integer("b"))),
+      ONE("clamp", clamp(x[0], x[1], x[2])), ONE("nan_to_num", nan_to_num(x[0])),
+      ONE("lerp", lerp(x[0], x[1], x[2])),
+      // Tensors of rank 0, and members
+      ONE("sum", x[0].sum(a.dims("dims"), a.keep())), ONE("cumsum", x[0].cumsum(a.integer("dim"))),
+      MANY("max", both(x[0].max(a.integer("dim"), a.keep()))), MANY("sort", both(sort(x[0], a.integer("dim")))),
+      // Scans, order, search
+      ONE("cumprod", cumprod(x[0], a.integer("dim"))), ONE("logcumsumexp", logcumsumexp(x[0], a.integer("dim"))),
+      MANY("cummax", both(cummax(x[0], a.integer("dim")))), MANY("cummin", both(cummin(x[0], a.integer("dim")))),
+      MANY("kthvalue", both(kthvalue(x[0], a.integer("k"), a.integer("dim"), a.keep()))),
+      MANY("median", both(median(x[0], a.integer("dim"), a.keep()))),
+      ONE("quantile", quantile(x[0], a.number("q"), a.maybe("dim"), {.keep = a.keep()})),
+      ONE("searchsorted", searchsorted(x[0], x[1], a.on("right") ? SearchSide::right : SearchSide::left)),
+      ONE("bucketize", bucketize(x[0], x[1], a.on("right") ? SearchSide::right : SearchSide::left)),
+      BINARY(isin), ONE("histc", histc(x[0], a.integer("bins"), a.number("low"), a.number("high"))),
+      ONE("bincount", bincount(x[0], x[1], a.integer("minlength"))),
+      ONE("count_nonzero", count_nonzero(x[0], a.dims("dims"))),
+      ONE("nansum", nansum(x[0], a.dims("dims"), a.keep())), ONE("nanmean", nanmean(x[0], a.dims("dims"), a.keep())),
+      {"aminmax",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const auto [low, high] = aminmax(x[0], a.maybe("dim"), a.keep());
+         return {low, high};
+       }},
+      {"var_mean",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const auto [spread, m] = var_mean(x[0], a.dims("dims"), 1, a.keep());
+         return {spread, m};
+       }},
+      // Indexing, arranging
+      {"index",
+       [](const In& x, const Arguments&) -> Tensors { return {index(x[0], std::span(x).subspan(1))}; }},
+      {"index_put",
+       [](const In& x, const Arguments& a) -> Tensors {
+         return {index_put(x[0], std::span(x).subspan(1, x.size() - 2), x.back(),
+                           a.on("accumulate") ? Accumulate::yes : Accumulate::no)};
+       }},
+      ONE("masked_scatter", masked_scatter(x[0], x[1], x[2])),
+      {"scatter_reduce",
+       [](const In& x, const Arguments& a) -> Tensors {
+         using R = ScatterReduce;
+         const auto reduce = a.choice<R>(
+             "reduce", {{"sum", R::sum}, {"prod", R::prod}, {"mean", R::mean}, {"amax", R::amax}, {"amin", R::amin}});
+         return {scatter_reduce(x[0], a.integer("dim"), x[1], x[2], reduce,
+                                a.on("include_self") ? IncludeSelf::yes : IncludeSelf::no)};
+       }},
+      ONE("index_copy", index_copy(x[0], a.integer("dim"), x[1], x[2])), BINARY(take),
+      ONE("take_along_dim", take_along_dim(x[0], x[1], a.maybe("dim"))),
+      ONE("diff", diff(x[0], a.integer("n", 1), a.integer("dim", -1))),
+      ONE("repeat", repeat(x[0], a.dims("times"))), ONE("tile", tile(x[0], a.dims("times"))),
+      ONE("diag", diag(x[0], a.integer("offset"))), UNARY(trace),
+      ONE("diag_embed", diag_embed(x[0], a.integer("offset"))), BINARY(kron),
+      ONE("cross", cross(x[0], x[1], a.integer("dim", -1))),
+      ONE("tensordot", tensordot(x[0], x[1], a.integer("dims"))),
+      ONE("rot90", rot90(x[0], a.integer("times"))), ONE("movedim", movedim(x[0], a.dims("from"), a.dims("to"))),
+      MANY("meshgrid", meshgrid(x)),
+      // Distances and losses
+      ONE("normalize", normalize(x[0], a.number("p", 2), a.integer("dim", 1))),
+      ONE("cosine_similarity", cosine_similarity(x[0], x[1], a.integer("dim", 1))),
+      ONE("pairwise_distance", pairwise_distance(x[0], x[1], a.number("p", 2))),
+      ONE("binary_cross_entropy", binary_cross_entropy(x[0], x[1], {}, a.reduction())),
+      ONE("cross_entropy", cross_entropy(x[0], x[1], {.label_smoothing = a.number("smoothing"),
+                                                      .reduction = a.reduction()})),
+      ONE("cosine_embedding_loss", cosine_embedding_loss(x[0], x[1], x[2], a.number("margin"), a.reduction())),
+      ONE("margin_ranking_loss", margin_ranking_loss(x[0], x[1], x[2], a.number("margin"), a.reduction())),
+      ONE("hinge_embedding_loss", hinge_embedding_loss(x[0], x[1], a.number("margin", 1), a.reduction())),
+      ONE("soft_margin_loss", soft_margin_loss(x[0], x[1], a.reduction())),
+      ONE("ctc_loss", ctc_loss(x[0], x[1], x[2], x[3],
+                               {.reduction = a.reduction(), .zero_infinity = a.on("zero_infinity")})),
+      // Images
+      {"interpolate",
+       [](const In& x, const Arguments& a) -> Tensors {
+         using M = InterpolateMode;
+         InterpolateOptions o;
+         if (a.has("size")) o.size = a.dims("size");
+         if (a.has("scale")) o.scale_factor = {a.number("scale")};
+         o.mode = a.choice<M>("mode", {{"nearest", M::nearest},
+                                       {"nearest-exact", M::nearest_exact},
+                                       {"linear", M::linear},
+                                       {"bilinear", M::bilinear},
+                                       {"trilinear", M::trilinear},
+                                       {"bicubic", M::bicubic},
+                                       {"area", M::area}});
+         o.align_corners = a.on("align_corners");
+         o.antialias = a.on("antialias");
+         return {interpolate(x[0], o)};
+       }},
+      ONE("pixel_shuffle", pixel_shuffle(x[0], a.integer("factor"))),
+      ONE("pixel_unshuffle", pixel_unshuffle(x[0], a.integer("factor"))),
+      ONE("channel_shuffle", channel_shuffle(x[0], a.integer("groups"))),
+      ONE("pad_circular", pad(x[0], a.dims("pads"), PadMode::circular)),
+      ONE("conv3d", conv3d(x[0], x[1], maybe(x, 2), {.stride = sizes<3>(a, "stride", 1),
+                                                     .padding = sizes<3>(a, "padding", 0),
+                                                     .dilation = sizes<3>(a, "dilation", 1),
+                                                     .groups = a.integer("groups", 1)})),
+      ONE("conv_transpose1d",
+          conv_transpose1d(x[0], x[1], maybe(x, 2), {.stride = a.integer("stride", 1),
+                                                     .padding = a.integer("padding"),
+                                                     .output_padding = a.integer("output_padding"),
+                                                     .dilation = a.integer("dilation", 1),
+                                                     .groups = a.integer("groups", 1)})),
+      ONE("conv_transpose3d",
+          conv_transpose3d(x[0], x[1], maybe(x, 2), {.stride = sizes<3>(a, "stride", 1),
+                                                     .padding = sizes<3>(a, "padding", 0),
+                                                     .output_padding = sizes<3>(a, "output_padding", 0),
+                                                     .dilation = sizes<3>(a, "dilation", 1),
+                                                     .groups = a.integer("groups", 1)})),
+      ONE("max_pool1d", max_pool1d(x[0], P1{.kernel = a.integer("kernel"), .padding = a.integer("padding"),
+                                            .ceil_mode = a.on("ceil_mode")})),
+      ONE("avg_pool1d", avg_pool1d(x[0], P1{.kernel = a.integer("kernel"), .padding = a.integer("padding"),
+                                            .ceil_mode = a.on("ceil_mode")})),
+      ONE("max_pool3d", max_pool3d(x[0], P3{.kernel = sizes<3>(a, "kernel", 2), .padding = sizes<3>(a, "padding", 0),
+                                            .ceil_mode = a.on("ceil_mode")})),
+      ONE("avg_pool3d", avg_pool3d(x[0], P3{.kernel = sizes<3>(a, "kernel", 2), .padding = sizes<3>(a, "padding", 0),
+                                            .ceil_mode = a.on("ceil_mode")})),
+      ONE("adaptive_avg_pool1d", adaptive_avg_pool1d(x[0], a.integer("output"))),
+      ONE("adaptive_max_pool1d", adaptive_max_pool1d(x[0], a.integer("output"))),
+      ONE("adaptive_avg_pool3d", adaptive_avg_pool3d(x[0], sizes<3>(a, "output", 1))),
+      MANY("max_pool2d_with_indices",
+           both(max_pool2d_with_indices(x[0], P2{.kernel = sizes<2>(a, "kernel", 2),
+                                                 .padding = sizes<2>(a, "padding", 0)}))),
+      ONE("lp_pool2d", lp_pool2d(x[0], a.number("p", 2), P2{.kernel = sizes<2>(a, "kernel", 2)})),
+      // Sequences
+      ONE("attention_gqa",
+          scaled_dot_product_attention(x[0], x[1], x[2], {.causal = causal_of(a), .enable_gqa = true})),
+  };
+  return table;
+}
+
+}  // namespace
+}  // namespace levin
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fputs("usage: peer_ops CASES.safetensors RESULTS.safetensors\n", stderr);
+    return 2;
+  }
+  try {
+    return levin::run_all(argv[1], argv[2]);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "peer_ops: %s\n", e.what());
+    return 1;
+  }
+}
