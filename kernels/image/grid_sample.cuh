@@ -100,7 +100,7 @@ struct GridTaps {
       if (span == 0) return {A(0), A(0)};
       if (s < low) slope = -1;
       const A far = s < low ? low - s : s - low;
-      const A rest = fmod(far, span), turns = (far - rest) / span;
+      const A rest = std::fmod(far, span), turns = (far - rest) / span;
       // Of numbers this large every one is even.
       const bool odd = turns < A(kFar) && (static_cast<std::int64_t>(turns + A(0.5)) & 1) != 0;
       s = odd ? span - rest + low : rest + low;
