@@ -329,6 +329,14 @@ def conv_both(shape, make):
     return both(conv_inputs, lambda x, w: F.conv2d(x, w, padding=shape[4] // 2))(shape, make)
 
 
+def volumes(shape, make):
+    return [make((*shape[:2], *shape[3:] * 3)), make((shape[2], shape[1], 3, 3, 3))]
+
+
+def conv3d(x, w):
+    return F.conv3d(x, w, padding=1)
+
+
 def group_norm(x, w, b):
     return F.group_norm(x, min(8, x.shape[1]), w, b)
 
@@ -347,6 +355,17 @@ def gelu_mlp(x, w1, b1, w2, b2):
 
 def positions(shape, make):
     return torch.randint(0, shape[1], shape, device=make.device)
+
+
+def searchsorted(shape, make):
+    x, edges = make(shape), make((shape[1],)).sort().values
+    return lambda: torch.searchsorted(edges, x)
+
+
+def index_put_add(shape, make):
+    x, src = make(shape), make((shape[1],))
+    at = tuple(torch.randint(0, n, (shape[1],), device=make.device) for n in shape)
+    return lambda: x.index_put(at, src, accumulate=True)
 
 
 def listed(shape, make):
@@ -595,6 +614,8 @@ OPS = {
     "nchw_to_nhwc": unary(lambda x: x.permute(0, 2, 3, 1).contiguous()),
     "sum_all": unary(torch.sum), "sum_rows": unary(lambda x: x.sum(1)), "sum_columns": unary(lambda x: x.sum(0)),
     "argmax_rows": unary(lambda x: x.argmax(1)), "cumsum_rows": unary(lambda x: x.cumsum(1)),
+    "cumprod_rows": unary(lambda x: x.cumprod(1)), "logcumsumexp_rows": unary(lambda x: x.logcumsumexp(1)),
+    "cummax_rows": unary(lambda x: x.cummax(1)),
     "sort_rows": unary(lambda x: x.sort(1, stable=True)), "topk_rows": unary(lambda x: x.topk(min(8, x.shape[1]))),
     "softmax": unary(lambda x: torch.softmax(x, 1)), "softmax_backward": backward(one, lambda x: torch.softmax(x, 1)),
     "log_softmax": unary(lambda x: torch.log_softmax(x, 1)),
@@ -626,6 +647,10 @@ OPS = {
     "linear": linear, "linear_both": both(linear_inputs, F.linear),
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
+    "searchsorted": searchsorted, "index_put_add": index_put_add,
+    "conv3d": lambda s, m: (lambda a=volumes(s, m): conv3d(*a)), "conv3d_both": both(volumes, conv3d),
+    "max_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2)),
+    "avg_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.avg_pool3d(x, 2)),
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
     "random_flip": random_flip, "mixup": mixup, **resize_rows(),
     "grid_sample": lambda s, m: (lambda a=grid_inputs(s, m): grid_sample(*a)),

@@ -51,6 +51,15 @@ void indexing(std::vector<Kernel>& k) {
                  const Tensor x = random(s, d), src = random(s, d), index = positions(s);
                  return Work{[=] { (void)scatter_add(x, 1, index, src); }, 3 * bytes_of(x) + bytes_of(index)};
                }});
+  k.push_back({"searchsorted", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), edges = sort(random({s[1]}, d)).values;
+                 return Work{[=] { (void)searchsorted(edges, x); }, 3 * bytes_of(x)};  // and places of 8 bytes
+               }});
+  k.push_back({"index_put_add", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), src = random({s[1]}, d);
+                 const Tensor row = integers(s[0], {s[1]}), column = integers(s[1], {s[1]});
+                 return Work{[=] { (void)index_put(x, {row, column}, src, Accumulate::yes); }, 2 * bytes_of(x)};
+               }});
 }
 
 // Every node has `degree` edges from nodes drawn at random. Examined once, as graphs are that train.

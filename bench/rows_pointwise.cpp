@@ -75,10 +75,16 @@ void reductions(std::vector<Kernel>& k) {
   reduce("sum_rows", Sizes::rows, [](const Tensor& x) { return sum(x, 1); }, {{16384, 4096}});
   reduce("sum_columns", Sizes::rows, [](const Tensor& x) { return sum(x, 0); }, {{65536, 3072}});
   reduce("argmax_rows", Sizes::rows, [](const Tensor& x) { return argmax(x, 1); });
-  k.push_back({"cumsum_rows", Sizes::rows, floats(), [](const Shape& s, DType d) {
-                 const Tensor x = random(s, d);
-                 return Work{[=] { (void)cumsum(x, 1); }, 2 * bytes_of(x)};
-               }});
+  const auto scan = [&](const char* name, double passes, std::function<void(const Tensor&)> f) {
+    k.push_back({name, Sizes::rows, floats(), [=](const Shape& s, DType d) {
+                   const Tensor x = random(s, d);
+                   return Work{[=] { f(x); }, passes * bytes_of(x)};
+                 }});
+  };
+  scan("cumsum_rows", 2, [](const Tensor& x) { (void)cumsum(x, 1); });
+  scan("cumprod_rows", 2, [](const Tensor& x) { (void)cumprod(x, 1); });
+  scan("logcumsumexp_rows", 2, [](const Tensor& x) { (void)logcumsumexp(x, 1); });
+  scan("cummax_rows", 4, [](const Tensor& x) { (void)cummax(x, 1); });  // and indices of 8 bytes
   k.push_back({"sort_rows", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
                  const Tensor x = random(s, d);
                  return Work{[=] { (void)sort(x, 1); }, 4 * bytes_of(x)};  // values, and indices of 8 bytes

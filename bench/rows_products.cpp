@@ -146,6 +146,50 @@ void heads_and_images(std::vector<Kernel>& k) {
                      3 * bytes_of(in[0]) * (1 + double(s[2]) / double(s[1])));
                },
                convolutions, conv_flops(6)});
+  // [batch, channels, channels out, side of the volume], kernels of 3 x 3 x 3
+  const std::vector<Shape> volumes{{1, 2, 2, 4}, {2, 16, 32, 16}, {2, 32, 32, 32}};
+  const auto volume_flops = [](double factor) {
+    return [factor](const Shape& s) { return factor * 27 * double(s[0] * s[1] * s[2]) * double(s[3] * s[3] * s[3]); };
+  };
+  const auto volume = [](const Shape& s, DType d) { return random({s[0], s[1], s[3], s[3], s[3]}, d); };
+  k.push_back({"conv3d",
+               Sizes::own,
+               {DType::f32},
+               [=](const Shape& s, DType d) {
+                 const Tensor x = volume(s, d), w = random({s[2], s[1], 3, 3, 3}, d);
+                 return Work{[=] {
+                               (void)conv3d(x, w, {}, {.padding = {1, 1, 1}});
+                             },
+                             bytes_of(x) * (1 + double(s[2]) / double(s[1]))};
+               },
+               volumes,
+               volume_flops(2)});
+  k.push_back({"conv3d_both",
+               Sizes::own,
+               {DType::f32},
+               [=](const Shape& s, DType d) {
+                 const Tensors in{volume(s, d), random({s[2], s[1], 3, 3, 3}, d)};
+                 return both_of(
+                     in,
+                     [](const Tensors& t) {
+                       return conv3d(t[0], t[1], {}, {.padding = {1, 1, 1}});
+                     },
+                     3 * bytes_of(in[0]) * (1 + double(s[2]) / double(s[1])));
+               },
+               volumes,
+               volume_flops(6)});
+  for (const auto& [name, f] : std::map<std::string, std::function<Tensor(const Tensor&)>>{
+           {"max_pool3d", [](const Tensor& x) { return max_pool3d(x, 2); }},
+           {"avg_pool3d", [](const Tensor& x) { return avg_pool3d(x, 2); }}}) {
+    k.push_back({name,
+                 Sizes::own,
+                 {DType::f32},
+                 [=, f = f](const Shape& s, DType d) {
+                   const Tensor x = volume(s, d);
+                   return Work{[=] { (void)f(x); }, 1.125 * bytes_of(x)};
+                 },
+                 volumes});
+  }
   // [batch, channels, image side, kernel side, stride]; with stride 1 as many windows as pixels, else patches
   const std::vector<Shape> windows{{2, 2, 6, 3, 1}, {64, 1, 28, 5, 1}, {32, 64, 56, 3, 1}, {32, 3, 224, 16, 16}};
   const auto of = [](const Shape& s) {
