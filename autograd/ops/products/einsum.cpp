@@ -13,12 +13,12 @@ namespace levin {
 namespace {
 
 // Labels: the letters 'A'..'Z', 'a'..'z' are 0..51; the dimensions of "..." are 52 and up, counted from the last.
-constexpr int kEllipsis = 52, kLabels = kEllipsis + kMaxRank;
+constexpr int kOmitted = 52, kLabels = kOmitted + kMaxRank;
 using Labels = std::vector<int>;
 
 int label_of(char c) { return std::isupper(static_cast<unsigned char>(c)) ? c - 'A' : c - 'a' + 26; }
 std::string label_text(int label) {
-  return label >= kEllipsis ? "..." : std::string(1, static_cast<char>(label < 26 ? 'A' + label : 'a' + label - 26));
+  return label >= kOmitted ? "..." : std::string(1, static_cast<char>(label < 26 ? 'A' + label : 'a' + label - 26));
 }
 bool has(const Labels& labels, int label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
 
@@ -104,7 +104,7 @@ Operand label(std::string_view equation, std::size_t index, const Term& term, Te
   Operand o{std::move(x), {}};
   o.labels = term.before;
   if (term.ellipsis) {
-    for (int d = o.x.rank() - named; d-- > 0;) o.labels.push_back(kEllipsis + d);
+    for (int d = o.x.rank() - named; d-- > 0;) o.labels.push_back(kOmitted + d);
   }
   o.labels.insert(o.labels.end(), term.after.begin(), term.after.end());
   // A repeated label is a diagonal, which becomes the last dimension.
@@ -212,7 +212,7 @@ Tensor einsum(std::string_view equation, std::span<const Tensor> operands) {
     }
   }
   Labels ellipsis;
-  for (int l = kLabels; l-- > kEllipsis;) {
+  for (int l = kLabels; l-- > kOmitted;) {
     if (size[static_cast<std::size_t>(l)] >= 0) ellipsis.push_back(l);
   }
 
@@ -233,7 +233,7 @@ Tensor einsum(std::string_view equation, std::span<const Tensor> operands) {
     }
   } else {  // the dimensions of "...", then the letters that appear once, in alphabetical order
     output = ellipsis;
-    for (int l = 0; l < kEllipsis; ++l) {
+    for (int l = 0; l < kOmitted; ++l) {
       if (uses[static_cast<std::size_t>(l)] == 1) output.push_back(l);
     }
   }
