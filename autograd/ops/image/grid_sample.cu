@@ -60,6 +60,11 @@ Tensor placed(const Tensor& s, double size, const GridSampleOptions& o) {
   const Tensor within = logical_and(gt(inner.detach(), 0), lt(inner.detach(), size - 1));
   return where(within, inner, clamp(inner.detach(), 0.0, size - 1));
 }
+// Keys' cubic with a = -0.75, of a pixel at a distance of at most 1, and of 1 to 2. In numbers: nvcc 13.0 loses the
+// parentheses of (a + 2) beside a tensor.
+Tensor near(const Tensor& x) { return (1.25 * x - 2.25) * x * x + 1; }
+Tensor far(const Tensor& x) { return ((-0.75 * x + 3.75) * x - 6) * x + 3; }
+
 AxisTwin axis_twin(const Tensor& coordinate, std::int64_t length, const GridSampleOptions& o) {
   const double size = double(length), half = (o.align_corners ? size - 1 : size) / 2;
   Tensor s = (coordinate + 1) * half - (o.align_corners ? 0 : 0.5);
@@ -87,9 +92,6 @@ AxisTwin axis_twin(const Tensor& coordinate, std::int64_t length, const GridSamp
     tap(1, first + 1, u);
     return axis;
   }
-  constexpr double a = -0.75;
-  const auto near = [](const Tensor& x) { return ((a + 2) * x - (a + 3)) * x * x + 1; };
-  const auto far = [](const Tensor& x) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; };
   tap(0, first - 1, far(u + 1));
   tap(1, first, near(u));
   tap(2, first + 1, near(1 - u));
