@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/reduce/loss_parts.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -219,18 +220,22 @@ Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const 
   return scatter(x, at, expand(places, src.shape()), src);
 }
 
+// Of 16-bit numbers the steps are f32, and the result is rounded once.
 Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
   check_float("lerp", a);
   check_dtypes_meet("lerp", a, b);
-  const Tensor apart = b - a;
-  return weight < 0.5 ? a + apart * weight : b - apart * (1 - weight);
+  const Tensor x = widened(a), y = widened(b), apart = y - x;
+  const DType result = a.dtype() == b.dtype() ? a.dtype() : apart.dtype();
+  return cast(weight < 0.5 ? x + apart * weight : y - apart * (1 - weight), result);
 }
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {
   check_float("lerp", a);
   check_dtypes_meet("lerp", a, b);
   check_dtypes_meet("lerp", a, weight);
-  const Tensor apart = b - a;
-  return where(lt(weight, 0.5), a + apart * weight, b - apart * (1 - weight));
+  const Tensor x = widened(a), y = widened(b), apart = y - x;
+  const Tensor share = widened(weight);
+  const bool same = a.dtype() == b.dtype() && a.dtype() == weight.dtype();
+  return cast(where(lt(share, 0.5), x + apart * share, y - apart * (1 - share)), same ? a.dtype() : apart.dtype());
 }
 
 }  // namespace levin
