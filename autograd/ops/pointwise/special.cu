@@ -19,7 +19,8 @@ struct Logaddexp {
   static constexpr Saves kSaves = Saves::input;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
-    const T larger = a > b ? a : b, below = -std::abs(a - b);
+    // Of two NaNs a sum would have either's bits: y is none.
+    const T larger = a > b || a != a ? a : b, apart = std::abs(a - b), below = apart == apart ? -apart : T(0);
     T y = base == 2 ? m::softplus(below * m::detail::kLn2<T>) / m::detail::kLn2<T> : m::softplus(below);
     y = a == b ? (base == 2 ? T(1) : m::detail::kLn2<T>) : y;  // also of equal infinities
     return larger + y;
