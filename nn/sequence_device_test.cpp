@@ -106,7 +106,7 @@ TEST_CASE("a cache on a device keeps keys and values without a wait") {
   CHECK(allclose(cat(rows, 2).to(Device::cpu()), want, 1e-5, 1e-5));
 }
 
-TEST_CASE("modules of sequences run under autocast, near the loss of f32") {
+TEST_CASE("modules of sequences on the cpu, as on a device, run under autocast near the loss of f32") {
   const Text text;
   Generator seed(1);
   Sequences m({.gen = seed, .device = Device::cpu()});

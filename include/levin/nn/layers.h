@@ -304,16 +304,19 @@ class LEVIN_API FeatureDropout : public Module {
  private:
   mutable ModuleGenerator generator_;
 };
+// Of x [N, C, L].
 class LEVIN_API Dropout1d : public FeatureDropout {
  public:
   Dropout1d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
 };
+// Of x [N, C, H, W].
 class LEVIN_API Dropout2d : public FeatureDropout {
  public:
   Dropout2d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
 };
+// Of x [N, C, D, H, W].
 class LEVIN_API Dropout3d : public FeatureDropout {
  public:
   Dropout3d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}

@@ -16,6 +16,7 @@ class Parametrization;
 }
 namespace levin::detail {
 class ParametrizationList;  // the module "parametrizations" of a layer
+// Where a parametrization lies in its layer.
 struct LEVIN_API ParametrizationPlace {
   ParametrizationPlace(nn::Module& layer, std::string_view name);
   ~ParametrizationPlace();
