@@ -24,7 +24,15 @@ EPS = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torc
 
 # (op, kind, reason): kind is value, gradient, dtype, refuses (Levin alone) or accepts (Levin alone).
 EXPLAINED = [
-    (r"", "refuses", "dtypes do not promote, and an op takes the dtypes that its comment names"),
+    (r"^cumm(ax|in) .*dimension is", "refuses", "PyTorch does not look at the dimension where there are no elements"),
+    (r"^(lgamma|digamma) .*[de]0|^polygamma", "gradient", "PyTorch's trigamma has 9 digits, mpmath agrees with Levin"),
+    (r"^polygamma", "value", "PyTorch's trigamma has 9 digits, mpmath agrees with Levin"),
+    (r"^clamp ", "gradient", "where low equals high, PyTorch gives neither of them the gradient"),
+    (r"^hardsigmoid", "gradient", "PyTorch multiplies by 1/6 in f32, in f64 too"),
+    (r"^nanmean .*expected nan", "gradient", "the gradient of a mean of nothing is 0"),
+    (r"^binary_cross_entropy .*e0", "gradient", "PyTorch adds 1e-12 to x (1 - x)"),
+    (r"^interpolate .*nearest.* scale=", "value", "PyTorch's paths for sizes of 1 and 2 times x's ignore the scale"),
+    (r"^quantile .*must be non-empty", "accepts", "no quantiles are an empty tensor"),
 ]
 
 
@@ -139,7 +147,7 @@ def binary(name, call, dtypes=FLOATS, operands=None, second=True, edges=()):
 def along(name, call, dtypes=FLOATS, low=0, second=True, distinct=False, more=None):
     """call(x, dim, args); the dimension counts from either end."""
     def make(m, dtype):
-        shape = m.shape(low)
+        shape = m.shape(low, 2 if distinct and dtype not in WIDE + INTEGERS[:2] else 4)
         x = m.numbers(shape, dtype)
         if distinct:
             n = x.numel()
@@ -152,7 +160,8 @@ def along(name, call, dtypes=FLOATS, low=0, second=True, distinct=False, more=No
 
 
 NAN, INF = math.nan, math.inf
-for name, low, high in (("asin", -1, 1), ("acos", -1, 1), ("atan", -9, 9), ("sinh", -4, 4), ("cosh", -4, 4),
+# PyTorch's derivatives of asin and acos lose digits near 1.
+for name, low, high in (("asin", -.95, .95), ("acos", -.95, .95), ("atan", -9, 9), ("sinh", -4, 4), ("cosh", -4, 4),
                         ("asinh", -9, 9), ("acosh", 1.1, 9), ("atanh", -.95, .95)):
     unary(name, getattr(torch, name), low, high)
 unary("erfinv", torch.erfinv, -.95, .95)
@@ -253,7 +262,7 @@ op("var_mean", FLOATS, lambda m, t: ([m.normal(m.shape(1, 3, 6) + [4], t)], {"di
 along("aminmax", lambda x, d, a: tuple(torch.aminmax(x, dim=d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
 along("cumsum", lambda x, d, a: torch.cumsum(x, d), ALL)
 along("max", lambda x, d, a: tuple(torch.max(x, d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
-along("sort", lambda x, d, a: tuple(torch.sort(x, d, stable=True)), ALL)
+along("sort", lambda x, d, a: tuple(torch.sort(x, dim=d, stable=True)), ALL)
 along("cumprod", lambda x, d, a: torch.cumprod(x, d), ALL)
 along("logcumsumexp", lambda x, d, a: torch.logcumsumexp(x, d), FLOATS)
 along("cummax", lambda x, d, a: tuple(torch.cummax(x, d)), ALL)
@@ -411,13 +420,22 @@ op("movedim", ALL, movedim_case, lambda x, a: torch.movedim(x[0], a["from"], a["
 op("meshgrid", ALL, lambda m, t: ([m.numbers([m.int(1, 4)], t) for _ in range(m.int(1, 3))], {}),
    lambda x, a: torch.meshgrid(*x, indexing="ij"))
 
-op("normalize", FLOATS, lambda m, t: ([m.normal(m.shape(2, 4), t)], {"p": m.pick([1, 2, 3])}),
+def signs(m, shape, t):
+    return (2 * m.integers(shape, torch.int64, 0, 2) - 1).to(t)
+
+
+def vectors(m, shape, t):
+    """Not near 0, where gradients of norms are differences of large numbers."""
+    return m.uniform(shape, t, .5, 2) * signs(m, shape, t)
+
+
+op("normalize", FLOATS, lambda m, t: ([vectors(m, m.shape(2, 4), t)], {"p": m.pick([1, 2, 3])}),
    lambda x, a: F.normalize(x[0], a["p"]))
 
 
 def pair_case(m, t):
     shape = m.shape(2, 3)
-    return [m.normal(shape, t), m.normal(shape, t)], {}
+    return [vectors(m, shape, t), vectors(m, shape, t)], {}
 
 
 op("cosine_similarity", FLOATS, pair_case, lambda x, a: F.cosine_similarity(*x))
@@ -444,13 +462,9 @@ op("cross_entropy", FLOATS, soft_case,
    lambda x, a: F.cross_entropy(*x, reduction=a["reduction"], label_smoothing=a["smoothing"]))
 
 
-def signs(m, shape, t):
-    return (2 * m.integers(shape, torch.int64, 0, 2) - 1).to(t)
-
-
 def embedding_case(m, t):
     n, d = m.int(1, 4), m.int(1, 5)
-    return [m.normal([n, d], t), m.normal([n, d], t), signs(m, [n], t)], {"margin": .2,
+    return [vectors(m, [n, d], t), vectors(m, [n, d], t), signs(m, [n], t)], {"margin": .2,
                                                                        "reduction": m.pick(REDUCTIONS)}
 
 
@@ -474,12 +488,14 @@ op("soft_margin_loss", FLOATS, lambda m, t: (ranking_case(m, t)[0][1:], {"reduct
 def ctc_case(m, t):
     steps, n, c, labels = m.int(4, 8), m.int(1, 3), m.int(2, 5), m.int(1, 3)
     lengths = torch.tensor([m.int(1, labels) for _ in range(n)])
-    return [torch.log_softmax(m.normal([steps, n, c], t), -1), m.integers([n, labels], torch.int64, 1, c),
+    return [m.normal([steps, n, c], t), m.integers([n, labels], torch.int64, 1, c),
             torch.tensor([m.int(2 * labels - 1, steps) if 2 * labels - 1 <= steps else steps for _ in range(n)]),
             lengths], {"reduction": m.pick(REDUCTIONS), "zero_infinity": 1}
 
 
-op("ctc_loss", WIDE, ctc_case, lambda x, a: F.ctc_loss(*x, reduction=a["reduction"], zero_infinity=True), second=False)
+# PyTorch's gradient in log_probs is the one for logits, which takes a log_softmax in front for granted.
+op("ctc_loss", WIDE, ctc_case, lambda x, a: F.ctc_loss(
+    torch.log_softmax(x[0], -1), *x[1:], reduction=a["reduction"], zero_infinity=True), second=False)
 
 
 def interpolate_case(m, t):
@@ -657,7 +673,10 @@ class Case:
             return
         wanted = [t for t, on in zip(wide, track) if on]
         second = second and self.dtype == torch.float64
-        d = torch.autograd.grad(outputs, wanted, seeds, create_graph=second, allow_unused=True)
+        try:
+            d = torch.autograd.grad(outputs, wanted, seeds, create_graph=second, allow_unused=True)
+        except RuntimeError:  # PyTorch has no derivative, or none for a source that is larger than the index
+            return
         self.d = [g.detach() if g is not None else None for g in d]
         if not second:
             return
@@ -668,11 +687,14 @@ class Case:
             if g is not None and g.requires_grad:
                 again.append((g, seed.double()))
         if again:
-            self.e = torch.autograd.grad([g for g, _ in again], wanted, [s for _, s in again], allow_unused=True)
+            try:
+                self.e = torch.autograd.grad([g for g, _ in again], wanted, [s for _, s in again], allow_unused=True)
+            except RuntimeError:  # PyTorch has no second derivative
+                pass
 
 
-def difference(got, expected, dtype, slack):
-    """None, or how far the worst element is off."""
+def difference(got, expected, dtype, slack, size, floor=1e-3):
+    """None, or how far the worst element is off, beside the result's numbers and `size`, the largest operand."""
     if list(got.shape) != list(expected.shape):
         return f"shape {list(got.shape)}, expected {list(expected.shape)}"
     if not got.numel():
@@ -683,7 +705,7 @@ def difference(got, expected, dtype, slack):
         same |= a.isinf() & (b.abs() > 65000)
     eps = EPS.get(dtype, 0)
     scale = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 0
-    bad = ~same & ~((a - b).abs() <= slack * eps * (b.abs() + scale * .25 + 1e-3))
+    bad = ~same & ~((a - b).abs() <= slack * eps * (b.abs() + scale * .25 + size * .1 + floor))
     if not bad.any():
         return None
     i = int(bad.reshape(-1).nonzero()[0])
@@ -729,7 +751,7 @@ def main():
 
     def differ(case, kind, text):
         for pattern, of, reason in EXPLAINED:
-            if of == kind and re.search(pattern, case.name + " " + text):
+            if of == kind and re.search(pattern, f"{case.name} {case.words()} {text}"):
                 explained[f"{case.name}: {kind}: {reason}"] += 1
                 return
         found.append(f"{kind}: {case.describe()}\n    {text}")
@@ -744,6 +766,8 @@ def main():
             continue
         if error:
             continue
+        size = max([t.double().nan_to_num(0, 0, 0).abs().max().item() for t in case.x
+                    if t.is_floating_point() and t.numel()], default=0)
         for i, y in enumerate(case.y):
             mine = got.get(f"{case.number}.y{i}")
             if mine is None:
@@ -753,7 +777,7 @@ def main():
             if own is not None and own.dtype != mine.dtype:
                 differ(case, "dtype", f"{mine.dtype}, PyTorch's is {own.dtype}")
             compared["values"] += 1
-            text = difference(mine, y, mine.dtype, 16 if case.dtype in WIDE else 3)
+            text = difference(mine, y, mine.dtype, 16 if case.dtype in WIDE else 3, size)
             if text:
                 differ(case, "value", f"output {i}: {text}")
         for kind, letter, expected, slack in (("gradient", "d", case.d, 64 if case.dtype in WIDE else 12),
@@ -766,7 +790,7 @@ def main():
                         differ(case, kind, f"{letter}{i}: only one side has a gradient")
                     continue
                 compared["gradients" if letter == "d" else "gradients of gradients"] += 1
-                text = difference(mine, g, mine.dtype, slack)
+                text = difference(mine, g, mine.dtype, slack, size, 1)
                 if text:
                     differ(case, kind, f"{letter}{i}: {text}")
 

@@ -186,7 +186,9 @@ struct Critic : Model {
     between.requires_grad_();
     const Tensor slope = grad(score(between).sum(), std::span(&between, 1), {.create_graph = true})[0];
     const Tensor penalty = square(slope.flatten(1).norm(2, {1}) - 1).mean();
-    return score(x[1]).mean() - score(x[0]).mean() + 10 * penalty;
+    // Each call iterates once, so their order counts.
+    const Tensor fake = score(x[1]).mean(), real = score(x[0]).mean();
+    return fake - real + 10 * penalty;
   }
 };
 

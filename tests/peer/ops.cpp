@@ -282,7 +282,7 @@ const std::map<std::string, Op>& ops() {
       ONE("margin_ranking_loss", margin_ranking_loss(x[0], x[1], x[2], a.number("margin"), a.reduction())),
       ONE("hinge_embedding_loss", hinge_embedding_loss(x[0], x[1], a.number("margin", 1), a.reduction())),
       ONE("soft_margin_loss", soft_margin_loss(x[0], x[1], a.reduction())),
-      ONE("ctc_loss", ctc_loss(x[0], x[1], x[2], x[3],
+      ONE("ctc_loss", ctc_loss(log_softmax(x[0], -1), x[1], x[2], x[3],
                                {.reduction = a.reduction(), .zero_infinity = a.on("zero_infinity")})),
       // Images
       {"interpolate",
