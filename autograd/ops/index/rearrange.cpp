@@ -115,13 +115,12 @@ Tensor block_diag(std::span<const Tensor> xs) {
   constexpr const char* op = "block_diag";
   if (xs.empty()) fail<ShapeError>(op, ": no tensor is given, expected at least one");
   Tensors blocks;
-  std::int64_t rows = 0, cols = 0;
+  std::int64_t cols = 0;
   for (const Tensor& x : xs) {
     check_dtypes_meet(op, xs[0], x);
     check_same_device(op, xs[0], x);
     if (x.rank() > 2) fail<ShapeError>(op, ": a tensor has shape ", x.shape(), ", expected rank 0, 1 or 2");
     blocks.push_back(x.rank() == 2 ? x : reshape(x, {1, x.numel()}));
-    rows += blocks.back().size(0);
     cols += blocks.back().size(1);
   }
   std::int64_t left = 0;
