@@ -45,7 +45,7 @@ namespace levin::nn {
 // calls the layer. Throws ConfigError unless the layer has a parameter of this name, which none has taken yet.
 //
 // For your own: derive, and make Parameters and Buffers of *this from first().
-class LEVIN_API Parametrization : private detail::ParametrizationPlace, public Module {
+class LEVIN_API Parametrization : private levin::detail::ParametrizationPlace, public Module {
  public:
   Parametrization(Module& layer, std::string_view name);
   ~Parametrization() override;
