@@ -15,7 +15,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build/cuda} archive=${2:-$root/build/device/pack.tar.xz} limit=${LIMIT:-55}
 programs=(tests/levin_tests bench/bench_kernels bench/bench_step bench/bench_trainer)
-for name in levin mnist tiny_mnist gan gnn gpt; do
+for name in levin mnist gnn gpt; do
   [ -f "$root/examples/$name.cpp" ] && programs+=("examples/$name")
 done
 fail() {
@@ -57,9 +57,9 @@ cp "$root"/bench/results/{gpu_targets,registers_sm90}.md "$stage/pack/bench/resu
 { git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown; } >"$stage/pack/COMMIT"
 
 window=$(du -sm "$stage/pack" | awk '{w = 64; while (w < $1 + 16) w *= 2; print w}')
-# Machine code is compressed already: a deeper search than for copies takes three times as long, for a fortieth.
+# Machine code is compressed already: what a deeper search than this finds is a fortieth.
 tar -C "$stage/pack" --owner=0 --group=0 --sort=name -cf - . | xz --check=crc32 \
-  --lzma2="preset=1,dict=${window}MiB" >"$archive.part" || fail "xz failed"
+  --lzma2="preset=3,dict=${window}MiB" >"$archive.part" || fail "xz failed"
 
 mkdir "$stage/there" && tar -C "$stage/there" -xJf "$archive.part" || fail "the archive can not be unpacked"
 started() {
