@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "levin/nn/module.h"
-#include "levin/nn/parametrize.h"
 #include "tensor/device/launching.h"
 
 namespace levin::nn {
@@ -23,9 +22,9 @@ CallWatch* Call::enter() {
   here_.outer = detail::set_module_call(&here_);
   // A watch may provide the originals' memory: then after it was told.
   if (CallWatch* const watch = of_thread()) return watch;
-  if (module_.computes_) [[unlikely]] {
+  if (module_.refresh_) [[unlikely]] {
     try {
-      Parametrization::refresh(module_);
+      module_.refresh_(module_);
     } catch (...) {
       detail::set_module_call(here_.outer);
       throw;
@@ -36,7 +35,7 @@ CallWatch* Call::enter() {
 void Call::begin(std::initializer_list<const Tensor*> inputs) const {
   try {
     for (CallWatch* w = watch_; w; w = w->outer_) w->called(module_, inputs);
-    if (module_.computes_) Parametrization::refresh(module_);
+    if (module_.refresh_) module_.refresh_(module_);
   } catch (...) {  // of a constructor: there will be no destructor
     detail::set_module_call(here_.outer);
     throw;

@@ -65,13 +65,13 @@ Parametrization::Parametrization(Module& layer, std::string_view name)
   list->all.push_back(this);
   parameters.erase(found);
   *target_ = first_;
-  layer.computes_ = true;
+  layer.refresh_ = &refresh;
 }
 
 Parametrization::~Parametrization() {
   if (layer_lives_.expired()) return;
   std::erase(list->all, this);
-  layer_->computes_ = !list->all.empty();
+  if (list->all.empty()) layer_->refresh_ = nullptr;
   *target_ = target_->detach();
   target_->requires_grad_();
   std::vector<Slot>& parameters = layer_->parameters_;

@@ -212,7 +212,7 @@ class LEVIN_API Module {
   Module* parent_ = nullptr;
   std::optional<Context> context_;
   bool training_ = true;
-  bool computes_ = false;                          // whether a Parametrization sets a parameter before each call
+  void (*refresh_)(const Module&) = nullptr;       // sets parameters before each call: Parametrization
   mutable std::shared_ptr<const void> alive_;      // made by alive()
   mutable std::atomic<std::uint32_t> path_id_{0};  // 0 until path_id() is called
   std::vector<Module*> children_;
