@@ -2,9 +2,6 @@
 #include "nn/conv_parts.h"
 #include "nn/options.h"
 
-#include <cmath>
-#include <vector>
-
 namespace levin::nn {
 namespace {
 
@@ -16,27 +13,6 @@ const ConvTranspose2dOptions& checked(const ConvTranspose2dOptions& o) {
 template <class O>
 WindowOptions window_options(const O& o) {
   return {o.kernel.array(), o.stride.array(), o.padding.array(), o.dilation.array()};
-}
-
-// Of one, two or three dimensions, `most` at most.
-void check_resize(std::string_view layer, const Dims& size, const std::vector<double>& factors, std::size_t most) {
-  const bool sized = size.count() != 0;
-  if (sized == !factors.empty())
-    fail<ConfigError>(layer, ": ", sized ? "both size and scale_factor are" : "neither size nor scale_factor is",
-                      " given, expected one of them");
-  const std::size_t given = sized ? static_cast<std::size_t>(size.count()) : factors.size();
-  if (given > most)
-    fail<ConfigError>(layer, ": ", sized ? "size" : "scale_factor", " has ", given, " numbers, expected at most ",
-                      most);
-  for (const std::int64_t n : size.span()) check_range(layer, "size", n, 1, kMostWindow - 1);
-  for (const double f : factors) {
-    if (!(f > 0 && std::isfinite(f)))
-      fail<ConfigError>(layer, ": scale_factor is ", f, ", expected a finite number above 0");
-  }
-}
-// By PyTorch's rank: both are of images alone.
-void check_image(std::string_view layer, const Tensor& x) {
-  if (x.rank() != 4) fail<ShapeError>(layer, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
 }
 
 }  // namespace
@@ -134,35 +110,6 @@ void check_options(const FoldOptions& o) {
 Tensor Unfold::operator()(const Tensor& x) const { return Call(*this, x).gives(im2col(x, window_options(options))); }
 Tensor Fold::operator()(const Tensor& columns) const {
   return Call(*this, columns).gives(col2im(columns, options.output.array(), window_options(options)));
-}
-
-void check_options(const UpsampleOptions& o) {
-  check_resize("Upsample", o.size, o.scale_factor, 3);
-  using Mode = InterpolateMode;
-  if (o.align_corners && (o.mode == Mode::nearest || o.mode == Mode::nearest_exact || o.mode == Mode::area))
-    fail<ConfigError>("Upsample: align_corners is true, expected false for nearest, nearest_exact and area");
-  if (o.recompute_scale_factor && o.size.count() != 0)
-    fail<ConfigError>("Upsample: recompute_scale_factor is true, expected false where size is given");
-}
-void check_options(const Upsampling2dOptions& o) { check_resize("Upsampling2d", o.size, o.scale_factor, 2); }
-
-Tensor Upsample::operator()(const Tensor& x) const {
-  return Call(*this, x).gives(interpolate(x, {.size = options.size,
-                                              .scale_factor = options.scale_factor,
-                                              .mode = options.mode,
-                                              .align_corners = options.align_corners,
-                                              .recompute_scale_factor = options.recompute_scale_factor}));
-}
-Tensor UpsamplingNearest2d::operator()(const Tensor& x) const {
-  const Call call(*this, x);
-  check_image("UpsamplingNearest2d", x);
-  return call.gives(interpolate(x, {.size = options.size, .scale_factor = options.scale_factor}));
-}
-Tensor UpsamplingBilinear2d::operator()(const Tensor& x) const {
-  return Call(*this, x).gives(interpolate(x, {.size = options.size,
-                                              .scale_factor = options.scale_factor,
-                                              .mode = InterpolateMode::bilinear,
-                                              .align_corners = true}));
 }
 
 PoolOptions pool_options(const Pool2dOptions& o) {

@@ -1,5 +1,8 @@
 #include "levin/nn/image_layers.h"
 
+#include <cmath>
+#include <vector>
+
 #include "nn/conv_parts.h"
 #include "nn/options.h"
 
@@ -35,6 +38,27 @@ void check_pool(std::string_view layer, const O& o) {
         fail<ConfigError>(layer, ": padding is ", padding[i], ", expected at most half the kernel ", kernel[i]);
     }
   }
+}
+
+// Of one, two or three dimensions, `most` at most.
+void check_resize(std::string_view layer, const Dims& size, const std::vector<double>& factors, std::size_t most) {
+  const bool sized = size.count() != 0;
+  if (sized == !factors.empty())
+    fail<ConfigError>(layer, ": ", sized ? "both size and scale_factor are" : "neither size nor scale_factor is",
+                      " given, expected one of them");
+  const std::size_t given = sized ? static_cast<std::size_t>(size.count()) : factors.size();
+  if (given > most)
+    fail<ConfigError>(layer, ": ", sized ? "size" : "scale_factor", " has ", given, " numbers, expected at most ",
+                      most);
+  for (const std::int64_t n : size.span()) check_range(layer, "size", n, 1, kMostWindow - 1);
+  for (const double f : factors) {
+    if (!(f > 0 && std::isfinite(f)))
+      fail<ConfigError>(layer, ": scale_factor is ", f, ", expected a finite number above 0");
+  }
+}
+// interpolate takes sequences and volumes by the nearest element, too.
+void check_image(std::string_view layer, const Tensor& x) {
+  if (x.rank() != 4) fail<ShapeError>(layer, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
 }
 
 }  // namespace
@@ -131,6 +155,35 @@ Tensor LPPool2d::operator()(const Tensor& x) const {
   PoolOptions o{.kernel = options.kernel.array(), .ceil_mode = options.ceil_mode};
   if (options.stride) o.stride = options.stride->array();
   return Call(*this, x).gives(lp_pool2d(x, options.p, o));
+}
+
+void check_options(const UpsampleOptions& o) {
+  check_resize("Upsample", o.size, o.scale_factor, 3);
+  using Mode = InterpolateMode;
+  if (o.align_corners && (o.mode == Mode::nearest || o.mode == Mode::nearest_exact || o.mode == Mode::area))
+    fail<ConfigError>("Upsample: align_corners is true, expected false for nearest, nearest_exact and area");
+  if (o.recompute_scale_factor && o.size.count() != 0)
+    fail<ConfigError>("Upsample: recompute_scale_factor is true, expected false where size is given");
+}
+void check_options(const Upsampling2dOptions& o) { check_resize("Upsampling2d", o.size, o.scale_factor, 2); }
+
+Tensor Upsample::operator()(const Tensor& x) const {
+  return Call(*this, x).gives(interpolate(x, {.size = options.size,
+                                              .scale_factor = options.scale_factor,
+                                              .mode = options.mode,
+                                              .align_corners = options.align_corners,
+                                              .recompute_scale_factor = options.recompute_scale_factor}));
+}
+Tensor UpsamplingNearest2d::operator()(const Tensor& x) const {
+  const Call call(*this, x);
+  check_image("UpsamplingNearest2d", x);
+  return call.gives(interpolate(x, {.size = options.size, .scale_factor = options.scale_factor}));
+}
+Tensor UpsamplingBilinear2d::operator()(const Tensor& x) const {
+  return Call(*this, x).gives(interpolate(x, {.size = options.size,
+                                              .scale_factor = options.scale_factor,
+                                              .mode = InterpolateMode::bilinear,
+                                              .align_corners = true}));
 }
 
 }  // namespace levin::nn

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "levin/nn/layers.h"
 
@@ -218,6 +219,39 @@ class ChannelShuffle : public OpModule<ChannelShuffleOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(channel_shuffle(x, options.groups)); }
+};
+
+// ---- Other sizes
+
+struct UpsampleOptions {  // as in InterpolateOptions: size or scale_factor must be given
+  Dims size{};
+  std::vector<double> scale_factor{};
+  InterpolateMode mode = InterpolateMode::nearest;
+  bool align_corners = false;
+  bool recompute_scale_factor = false;
+};
+LEVIN_API void check_options(const UpsampleOptions& options);  // throws ConfigError
+// interpolate: [N, C, L], [N, C, H, W] or [N, C, D, H, W] to another size.
+class LEVIN_API Upsample : public OpModule<UpsampleOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const;
+};
+struct Upsampling2dOptions {
+  Dims size{};  // {H, W}, or one number for both
+  std::vector<double> scale_factor{};
+};
+LEVIN_API void check_options(const Upsampling2dOptions& options);  // throws ConfigError
+// interpolate by the nearest element, and bilinear with align_corners: [N, C, H, W] -> [N, C, H', W'].
+class LEVIN_API UpsamplingNearest2d : public OpModule<Upsampling2dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const;
+};
+class LEVIN_API UpsamplingBilinear2d : public OpModule<Upsampling2dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const;
 };
 
 }  // namespace levin::nn
