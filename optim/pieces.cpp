@@ -13,10 +13,6 @@ Tensor& Optimizer::Group::source(std::size_t i) const {
   return *(model.empty() ? parameters : model)[i].value;
 }
 
-bool Optimizer::elementwise() const {
-  return !dynamic_cast<const LBFGS*>(this) && !dynamic_cast<const LAMB*>(this) && !dynamic_cast<const Muon*>(this);
-}
-
 std::vector<ParamRef> Optimizer::pieces() const {
   std::vector<ParamRef> all;
   for (const Group& g : groups_) {

@@ -108,8 +108,9 @@ class LEVIN_API Optimizer {
   // itself. Throws StateError after the first step, ConfigError unless elementwise() and for a piece that is no part of
   // its parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
-  // Whether the rule treats each element by itself: false for LBFGS, LAMB and Muon.
-  [[nodiscard]] bool elementwise() const;
+  // Whether the rule treats each element by itself, as sharding needs: false for LBFGS, LAMB and Muon. Your own
+  // optimizers override it.
+  [[nodiscard]] virtual bool elementwise() const { return true; }
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
   [[nodiscard]] std::vector<ParamRef> pieces() const;
   // Keeps the state, masters included, in `memory`. A step then updates elements_at_once() elements after another, so
@@ -227,9 +228,8 @@ class LEVIN_API Optimizer {
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };
 
-// What all but LBFGS share: groups with options of their own. Parameters of a group that share
-// a tensor (tied weights) get one update, under the first name. Options out of range, and a tensor that another group
-// has, throw ConfigError.
+// What all but LBFGS share: groups with options of their own. Parameters of a group that share a tensor (tied weights)
+// get one update, under the first name. Options out of range, and a tensor that another group has, throw ConfigError.
 template <class Options>
 class LEVIN_API OptimizerOf : public Optimizer {
  public:
@@ -442,6 +442,7 @@ extern template class OptimizerOf<LAMBOptions>;
 class LEVIN_API LAMB final : public OptimizerOf<LAMBOptions> {
  public:
   using OptimizerOf::OptimizerOf;
+  bool elementwise() const override { return false; }
 };
 
 enum class AdjustLr : std::uint8_t {
@@ -467,6 +468,7 @@ extern template class OptimizerOf<MuonOptions>;
 class LEVIN_API Muon final : public OptimizerOf<MuonOptions> {
  public:
   using OptimizerOf::OptimizerOf;
+  bool elementwise() const override { return false; }
 };
 
 enum class LineSearch : std::uint8_t { none, strong_wolfe };
@@ -488,6 +490,7 @@ class LEVIN_API LBFGS final : public Optimizer {
   using Optimizer::step;
   Tensor step(const Function<Tensor()>& closure) override;  // returns the first loss
   const char* name() const override { return "lbfgs"; }
+  bool elementwise() const override { return false; }
 
  private:
   struct Memory;
