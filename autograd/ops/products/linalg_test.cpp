@@ -24,7 +24,7 @@ Tensor matrix(const Values& v, const Shape& s) { return from_data(v, s, cpu); }
 
 }  // namespace
 
-#if LEVIN_EIGEN
+#if LEVIN_HAVE_EIGEN
 namespace {
 
 const std::vector<DType> kDTypes{DType::f32, DType::f64};
