@@ -305,8 +305,6 @@ def index_case(m, t):
 
 def index_put_case(m, t):
     x, _ = index_case(m, t)
-    if len(x[1:]) > 1 or x[1].ndim:
-        pass
     picked = x[0][tuple(x[1:])]
     accumulate = m.int(0, 1)
     if not accumulate:  # PyTorch leaves open which of equal places wins
