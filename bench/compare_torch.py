@@ -11,9 +11,11 @@ time / Levin's, with the smallest and the largest ratio of a round: a ratio abov
 PyTorch runs at its best: gradients cleared to None, foreach or fused optimizers, inference without a tape where there
 is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is taken
 between events, as Levin's is; kernels below 50 us run as replays of a CUDA graph of 20 calls where PyTorch can record
-them. --compile runs each row through torch.compile as well, gradients and training steps too. --bf16 takes the rows of
-kernels in bf16 and runs the steps of both under autocast. The head of the table names the TF32 switches, the backends
-of attention and the mode of torch.compile. Its end has the rows below 1 and the geometric mean of all rows.
+them, gradients excepted: the time of a short one has the launches in it. --compile runs each row through torch.compile
+as well, gradients and training steps too. --bf16 takes the rows of kernels in bf16 and runs the steps of both under
+autocast. The head of the table names the TF32 switches, the backends of attention and the mode of torch.compile. Its
+end has the rows below 1, the geometric mean of all rows and the rows that PyTorch failed to measure. If there are such
+rows, or PyTorch could not go on, the exit status is 1.
 """
 import argparse, datetime, json, os, platform, re, statistics, subprocess, sys, tempfile, time
 
@@ -78,15 +80,17 @@ def replayed(call, min_seconds):
             for _ in range(COPIES):
                 call()
         return measure(graph.replay, min_seconds) / COPIES
-    except RuntimeError:
+    except RuntimeError as e:
+        print(f"no CUDA graph: {first_line(e)}", file=sys.stderr)
         torch.cuda.synchronize()
         return None
 
 
 def kernel_time(call, min_seconds):
-    """Seconds of a row of bench_kernels: short kernels by replays, as Levin's are."""
+    """Seconds of a row of bench_kernels: short kernels by replays, as Levin's are. Gradients are not captured: PyTorch
+    runs them on the stream of their forward, so the capture fails, and its generator is unusable from then on."""
     seconds = measure(call, min_seconds)
-    if ON_GPU and seconds < 10 * SHORT:
+    if ON_GPU and seconds < 3 * SHORT and not getattr(call, "recorded", False):
         short = replayed(call, min_seconds)
         if short is not None and short <= SHORT:
             return short
@@ -227,6 +231,7 @@ def both(inputs, f):
 
 
 def recorded(call):
+    """A call that needs the tape: a gradient."""
     call.recorded = True
     return call
 
@@ -817,9 +822,13 @@ def torch_time(case, min_seconds):
     return kernel_time(case, min_seconds)
 
 
-def torch_seconds(name, args):
-    """Eager, and with --compile compiled: seconds, or None where PyTorch has no such row, no memory for it or cannot
-    compile it."""
+def first_line(e):
+    return (str(e).splitlines() or [type(e).__name__])[0]
+
+
+def torch_seconds(name, args, failed):
+    """Eager, and with --compile compiled: seconds, the latter None where PyTorch cannot compile it. None where PyTorch
+    has no such row, or failed: `failed` then gets the reason."""
     try:
         case = torch_case(name, args.device)
         if case is None:
@@ -838,14 +847,39 @@ def torch_seconds(name, args):
             print(f"{name}: not compiled: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
                   file=sys.stderr)
             return eager, None
-    except torch.cuda.OutOfMemoryError:
-        return None
     except Exception as e:  # for example a backend of attention without such heads: the other rows continue
-        print(f"{name}: PyTorch: {(str(e).splitlines() or [type(e).__name__])[0]}", file=sys.stderr)
+        failed[name] = first_line(e)
+        print(f"{name}: PyTorch: {failed[name]}", file=sys.stderr)
         return None
-    finally:
-        if args.device == "cuda":
-            torch.cuda.empty_cache()
+
+
+def after_row(row_failed):
+    """Frees memory. Throws where a row failed and left PyTorch unable to run others: an error that CUDA keeps, or a
+    generator that still belongs to a capture."""
+    if not ON_GPU:
+        return
+    torch.cuda.empty_cache()
+    if row_failed:
+        torch.randn(1, device="cuda")
+        torch.cuda.synchronize()
+
+
+def run_rounds(args, settings, seconds, context, failed):
+    """Measures all rows; returns why PyTorch could not go on, or ""."""
+    for _ in range(args.rounds):
+        for program in ("kernels", "step"):
+            rows, said = levin_rows(args, program)
+            context.update(said)
+            for name, ours in rows.items():
+                theirs = torch_seconds(name, args, failed)
+                try:
+                    after_row(name in failed)
+                except Exception as e:
+                    return f"after {name}: {first_line(e)}"
+                if theirs is not None:
+                    seconds.setdefault(name, []).append((ours, *theirs))
+                    write_json(args, settings, context, seconds)
+    return ""
 
 
 def sdpa_used():
@@ -922,11 +956,11 @@ def machine(args, context):
     return f"Device: {name}; load {os.getloadavg()[0]:.1f}. Measured: {ceilings}."
 
 
-def write_json(args, context, seconds):
+def write_json(args, settings, context, seconds):
     """For bench/device_table.py: {row: [[Levin, eager, compiled], ...]}, in seconds."""
     if args.json:
         with open(args.json + ".part", "w") as out:
-            said = f"PyTorch {torch.__version__}, {torch_settings(args)}"
+            said = f"PyTorch {torch.__version__}, {settings}"
             json.dump({"context": context, "torch": said, "rows": seconds}, out)
         os.replace(args.json + ".part", args.json)
 
@@ -937,10 +971,19 @@ def readable(s):
     return f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
 
 
+def failures(failed, ended):
+    """What PyTorch did not measure, for the end of the table."""
+    lines = [f"PyTorch ended early, {ended}. Later rows are lacking."] if ended else []
+    if failed:
+        lines += [f"PyTorch failed to measure {len(failed)} rows:",
+                  *(f"- {name}: {why}" for name, why in failed.items())]
+    return lines
+
+
 def summary(ratio_of):
     """The rows below 1, lowest first, and the geometric mean of all."""
     if not ratio_of:
-        return ["No row has a name that matches."]
+        return ["No row was measured on both sides."]
     below = sorted((ratio, name) for name, ratio in ratio_of.items() if ratio < 1)
     return [f"{len(ratio_of)} rows, geometric mean {statistics.geometric_mean(ratio_of.values()):.2f}; "
             f"{len(below)} below 1{':' if below else '.'}", *(f"- {name} {ratio:.2f}" for ratio, name in below)]
@@ -967,20 +1010,13 @@ def main():
                                   "what is stopped loses nothing")
     args = p.parse_args()
     set_up(args)
-    seconds, context = {}, {}
-    for _ in range(args.rounds):
-        for program in ("kernels", "step"):
-            rows, said = levin_rows(args, program)
-            context.update(said)
-            for name, ours in rows.items():
-                theirs = torch_seconds(name, args)
-                if theirs is not None:
-                    seconds.setdefault(name, []).append((ours, *theirs))
-                    write_json(args, context, seconds)
+    settings = torch_settings(args)  # before the rows, which may leave PyTorch unable to tell
+    seconds, context, failed = {}, {}, {}
+    ended = run_rounds(args, settings, seconds, context, failed)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
              f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",
-             f"PyTorch: {torch_settings(args)}.",
+             f"PyTorch: {settings}.",
              "Made by `python3 bench/compare_torch.py "
              f"{' '.join('DIR' if a == args.levin else a for a in sys.argv[1:])}`.",
              "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.",
@@ -999,12 +1035,15 @@ def main():
                      f"| {ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f} "
                      f"| {f'{statistics.median(compiled):.2f}' if compiled else ''} "
                      f"| {'' if target is None else target} | {met} |")
-    lines += ["", *summary(ratio_of)]
+    lacking = failures(failed, ended)
+    lines += ["", *summary(ratio_of), *(["", *lacking] if lacking else [])]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:
         os.makedirs(os.path.dirname(args.out) or ".", exist_ok=True)
         open(args.out, "w").write(text)
+    if lacking:
+        sys.exit(" ".join(lacking))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ for name in "${programs[@]}"; do
   strip -o "$stage/pack/bin/${name##*/}" "$build/$name" || fail "$build/$name can not be stripped"
 done
 # Objects that every machine has, and those of CUDA and the driver, stay out.
-everywhere='^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s'
-everywhere+='|libcublas|libcublasLt|libcudart|libcuda|libcudnn|libnvidia)[-._a-z0-9]*\.so'
+everywhere='^((linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)(-[-a-z0-9]+)?'
+everywhere+='|(libcublas|libcudart|libcuda|libcudnn|libnvidia)[-._a-zA-Z0-9]*)\.so'
 for name in "${programs[@]}"; do ldd "$build/$name"; done >"$stage/ldd"
 grep 'not found' "$stage/ldd" && fail "a program lacks a shared object here"
 sed -nE 's/^\s*(\S+) => (\/\S+).*/\1 \2/p' "$stage/ldd" | sort -u | grep -vE "$everywhere" | while read -r name path; do

@@ -127,7 +127,7 @@ tests() {
   queue_tests
   ((jobs > 0)) || { no_tests; return; }
   report=report_tests
-  run_jobs "$at_a_time" 120
+  run_jobs "$at_a_time" $((limit / 2))
   report_tests
   if [ -n "$again" ] && [ -s "$work/bad" ]; then
     say "again, with CUDA_LAUNCH_BLOCKING=1:"
@@ -211,6 +211,6 @@ sanitize() {
     queue_checks racecheck "$checker" "$size"
   fi
   report=report_checks
-  run_jobs "$at_a_time" 150
+  run_jobs "$at_a_time" $((limit / 2))
   report_checks
 }

@@ -61,11 +61,17 @@ struct PoolAxis {
   }
 };
 
+// n in the type of the sums. A device converts 32 bits four times as fast as 64.
+template <class A>
+LEVIN_HD A as_divisor(std::int64_t n) {
+  const auto low = static_cast<std::int32_t>(n);
+  return low == n ? A(low) : A(n);
+}
+
 // One window of a plane, which is at `in`: output (i, j) of axes h and w. The place of its largest element in the
 // plane.
-template <class T>
-LEVIN_HD std::int64_t largest_of_window(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i,
-                                        std::int64_t j) {
+template <class T, class Axis>
+LEVIN_HD std::int64_t largest_of_window(const T* in, const Axis& h, const Axis& w, std::int64_t i, std::int64_t j) {
   const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
   std::int64_t place = h.begin(i) * w.in + c0;
   auto best = Accum<T>(in[place]);
@@ -81,14 +87,14 @@ LEVIN_HD std::int64_t largest_of_window(const T* in, const PoolAxis& h, const Po
   return place;
 }
 // Its average.
-template <class T>
-LEVIN_HD T average_of_window(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i, std::int64_t j) {
+template <class T, class Axis>
+LEVIN_HD T average_of_window(const T* in, const Axis& h, const Axis& w, std::int64_t i, std::int64_t j) {
   const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
   Accum<T> sum = 0;
   for (std::int64_t r = h.begin(i); r < r1; ++r) {
     for (std::int64_t c = c0; c < c1; ++c) sum += Accum<T>(in[r * w.in + c]);
   }
-  return T(sum / Accum<T>(h.count(i) * w.count(j)));
+  return T(sum / as_divisor<Accum<T>>(h.count(i) * w.count(j)));
 }
 
 // Planes a task: about 64 K elements.
@@ -111,6 +117,34 @@ LEVIN_PICK(avg_pool_backward)
 
 namespace levin::kernels::gpu {
 
+// PoolAxis as kernels take it: its quotients are multiplications, since a division of 64 bits takes about a hundred
+// instructions.
+struct PoolWindows : PoolAxis {
+  Divider by_stride, by_in, by_out;
+  explicit PoolWindows(const PoolAxis& axis)
+      : PoolAxis(axis),
+        by_stride(std::max<std::int64_t>(1, stride)),
+        by_in(std::max<std::int64_t>(1, in)),
+        by_out(std::max<std::int64_t>(1, out)) {}
+
+  __device__ std::int64_t begin(std::int64_t o) const {
+    return adaptive ? by_out.quotient(o * in) : PoolAxis::begin(o);
+  }
+  __device__ std::int64_t end(std::int64_t o) const {
+    return adaptive ? by_out.quotient((o + 1) * in + out - 1) : PoolAxis::end(o);
+  }
+  __device__ std::int64_t count(std::int64_t o) const { return adaptive ? end(o) - begin(o) : PoolAxis::count(o); }
+  __device__ std::int64_t first_window(std::int64_t i) const {
+    if (adaptive) return by_in.quotient(i * out);
+    const std::int64_t room = i + padding - kernel;
+    return room < 0 ? 0 : by_stride.quotient(room) + 1;
+  }
+  __device__ std::int64_t last_window(std::int64_t i) const {
+    const std::int64_t end = adaptive ? by_in.quotient((i + 1) * out - 1) + 1 : by_stride.quotient(i + padding) + 1;
+    return std::min(out, end) - 1;
+  }
+};
+
 // Places of [planes, rows, cols] in a grid-stride loop: f(u, plane, row, col) for place u.
 template <class F>
 __device__ __forceinline__ void for_each_place(std::int64_t places, const Divider& rows, const Divider& cols, F&& f) {
@@ -123,8 +157,8 @@ __device__ __forceinline__ void for_each_place(std::int64_t places, const Divide
 }
 
 template <class T>
-__global__ void max_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
-                                 T* y, std::int32_t* index) {
+__global__ void max_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolWindows h,
+                                 PoolWindows w, T* y, std::int32_t* index) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
     const T* in = x + plane * h.in * w.in;
     const std::int64_t place = largest_of_window(in, h, w, i, j);
@@ -135,7 +169,7 @@ __global__ void max_pool_windows(const T* x, std::int64_t places, Divider rows, 
 
 template <class T>
 __global__ void max_pool_inputs(const T* gy, const std::int32_t* index, std::int64_t places, Divider rows, Divider cols,
-                                PoolAxis h, PoolAxis w, T* gx) {
+                                PoolWindows h, PoolWindows w, T* gx) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t r, std::int64_t c) {
     const auto place = static_cast<std::int32_t>(r * w.in + c);
     const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
@@ -152,29 +186,29 @@ __global__ void max_pool_inputs(const T* gy, const std::int32_t* index, std::int
 
 template <class T>
 __global__ void max_pool_places(const T* x, const std::int32_t* index, std::int64_t places, Divider rows, Divider cols,
-                                PoolAxis h, PoolAxis w, T* y) {
+                                PoolWindows h, PoolWindows w, T* y) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t, std::int64_t) {
     y[u] = x[plane * h.in * w.in + index[u]];
   });
 }
 
 template <class T>
-__global__ void avg_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
-                                 T* y) {
+__global__ void avg_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolWindows h,
+                                 PoolWindows w, T* y) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
     y[u] = average_of_window(x + plane * h.in * w.in, h, w, i, j);
   });
 }
 
 template <class T>
-__global__ void avg_pool_inputs(const T* gy, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
-                                T* gx) {
+__global__ void avg_pool_inputs(const T* gy, std::int64_t places, Divider rows, Divider cols, PoolWindows h,
+                                PoolWindows w, T* gx) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t r, std::int64_t c) {
     const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
     Accum<T> sum = 0;
     for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
       for (std::int64_t j = j0; j <= j1; ++j) {
-        sum += Accum<T>(gy[(plane * h.out + i) * w.out + j]) / Accum<T>(h.count(i) * w.count(j));
+        sum += Accum<T>(gy[(plane * h.out + i) * w.out + j]) / as_divisor<Accum<T>>(h.count(i) * w.count(j));
       }
     }
     gx[u] = T(sum);
@@ -195,14 +229,14 @@ void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
               std::int32_t* index) {
   over_places(planes, h.out, w.out,
               [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-                on.launch(max_pool_windows<T>, grid, x, places, rows, cols, h, w, y, index);
+                on.launch(max_pool_windows<T>, grid, x, places, rows, cols, PoolWindows(h), PoolWindows(w), y, index);
               });
 }
 template <class T>
 void max_pool_scatter(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
                       const PoolAxis& w, T* gx) {
   over_places(planes, h.in, w.in, [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-    on.launch(max_pool_inputs<T>, grid, gy, index, places, rows, cols, h, w, gx);
+    on.launch(max_pool_inputs<T>, grid, gy, index, places, rows, cols, PoolWindows(h), PoolWindows(w), gx);
   });
 }
 template <class T>
@@ -210,20 +244,20 @@ void max_pool_gather(const Gpu& on, const T* x, const std::int32_t* index, std::
                      const PoolAxis& w, T* y) {
   over_places(planes, h.out, w.out,
               [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-                on.launch(max_pool_places<T>, grid, x, index, places, rows, cols, h, w, y);
+                on.launch(max_pool_places<T>, grid, x, index, places, rows, cols, PoolWindows(h), PoolWindows(w), y);
               });
 }
 template <class T>
 void avg_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
   over_places(planes, h.out, w.out,
               [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-                on.launch(avg_pool_windows<T>, grid, x, places, rows, cols, h, w, y);
+                on.launch(avg_pool_windows<T>, grid, x, places, rows, cols, PoolWindows(h), PoolWindows(w), y);
               });
 }
 template <class T>
 void avg_pool_backward(const Gpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
   over_places(planes, h.in, w.in, [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-    on.launch(avg_pool_inputs<T>, grid, gy, places, rows, cols, h, w, gx);
+    on.launch(avg_pool_inputs<T>, grid, gy, places, rows, cols, PoolWindows(h), PoolWindows(w), gx);
   });
 }
 

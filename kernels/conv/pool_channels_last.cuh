@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_sums(T* p, const Accum<T> (&sum)[V]) {
 }
 
 template <class T, int V>
-__global__ void max_pool_pixels(const T* x, PixelPlaces at, PoolAxis h, PoolAxis w, T* y, std::int32_t* index) {
+__global__ void max_pool_pixels(const T* x, PixelPlaces at, PoolWindows h, PoolWindows w, T* y, std::int32_t* index) {
   at.each<V>([=](std::int64_t image, std::int64_t i, std::int64_t j, std::int64_t channel, std::int64_t to) {
     const T* const in = x + image * h.in * w.in * at.channels + channel;
     const std::int64_t r0 = h.begin(i), r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
@@ -109,8 +109,8 @@ __global__ void max_pool_pixels(const T* x, PixelPlaces at, PoolAxis h, PoolAxis
 }
 
 template <class T, int V>
-__global__ void max_pool_input_pixels(const T* gy, const std::int32_t* index, PixelPlaces at, PoolAxis h, PoolAxis w,
-                                      T* gx) {
+__global__ void max_pool_input_pixels(const T* gy, const std::int32_t* index, PixelPlaces at, PoolWindows h,
+                                      PoolWindows w, T* gx) {
   at.each<V>([=](std::int64_t image, std::int64_t r, std::int64_t c, std::int64_t channel, std::int64_t to) {
     const auto place = static_cast<std::int32_t>(r * w.in + c);
     const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
@@ -129,8 +129,8 @@ __global__ void max_pool_input_pixels(const T* gy, const std::int32_t* index, Pi
 }
 
 template <class T, int V>
-__global__ void max_pool_gather_pixels(const T* x, const std::int32_t* index, PixelPlaces at, PoolAxis h, PoolAxis w,
-                                       T* y) {
+__global__ void max_pool_gather_pixels(const T* x, const std::int32_t* index, PixelPlaces at, PoolWindows h,
+                                       PoolWindows w, T* y) {
   at.each<V>([=](std::int64_t image, std::int64_t, std::int64_t, std::int64_t channel, std::int64_t to) {
     const T* const in = x + image * h.in * w.in * at.channels + channel;
     const Indices<V> from = Indices<V>::load_from(index + to);
@@ -142,11 +142,11 @@ __global__ void max_pool_gather_pixels(const T* x, const std::int32_t* index, Pi
 }
 
 template <class T, int V>
-__global__ void avg_pool_pixels(const T* x, PixelPlaces at, PoolAxis h, PoolAxis w, T* y) {
+__global__ void avg_pool_pixels(const T* x, PixelPlaces at, PoolWindows h, PoolWindows w, T* y) {
   at.each<V>([=](std::int64_t image, std::int64_t i, std::int64_t j, std::int64_t channel, std::int64_t to) {
     const T* const in = x + image * h.in * w.in * at.channels + channel;
     const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-    const auto divisor = Accum<T>(h.count(i) * w.count(j));
+    const auto divisor = as_divisor<Accum<T>>(h.count(i) * w.count(j));
     Accum<T> sum[V] = {};
     for (std::int64_t r = h.begin(i); r < r1; ++r) {
       for (std::int64_t c = c0; c < c1; ++c) {
@@ -162,13 +162,13 @@ __global__ void avg_pool_pixels(const T* x, PixelPlaces at, PoolAxis h, PoolAxis
 }
 
 template <class T, int V>
-__global__ void avg_pool_input_pixels(const T* gy, PixelPlaces at, PoolAxis h, PoolAxis w, T* gx) {
+__global__ void avg_pool_input_pixels(const T* gy, PixelPlaces at, PoolWindows h, PoolWindows w, T* gx) {
   at.each<V>([=](std::int64_t image, std::int64_t r, std::int64_t c, std::int64_t channel, std::int64_t to) {
     const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
     Accum<T> sum[V] = {};
     for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
       for (std::int64_t j = j0; j <= j1; ++j) {
-        const auto divisor = Accum<T>(h.count(i) * w.count(j));
+        const auto divisor = as_divisor<Accum<T>>(h.count(i) * w.count(j));
         const Vec<T, V> g = load<V>(gy + ((image * h.out + i) * w.out + j) * at.channels + channel);
 #pragma unroll
         for (int k = 0; k < V; ++k) sum[k] += Accum<T>(g[k]) / divisor;
@@ -199,7 +199,7 @@ void max_pool_last(const Gpu& on, const T* x, std::int64_t images, std::int64_t 
                    const PoolAxis& w, T* y, std::int32_t* index) {
   over_pixels<T>(images, channels, h.out, w.out, {x, y, index},
                  [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(max_pool_pixels<T, V>, grid, x, at, h, w, y, index);
+                   on.launch(max_pool_pixels<T, V>, grid, x, at, PoolWindows(h), PoolWindows(w), y, index);
                  });
 }
 template <class T>
@@ -207,7 +207,7 @@ void max_pool_scatter_last(const Gpu& on, const T* gy, const std::int32_t* index
                            std::int64_t channels, const PoolAxis& h, const PoolAxis& w, T* gx) {
   over_pixels<T>(images, channels, h.in, w.in, {gy, gx, index},
                  [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(max_pool_input_pixels<T, V>, grid, gy, index, at, h, w, gx);
+                   on.launch(max_pool_input_pixels<T, V>, grid, gy, index, at, PoolWindows(h), PoolWindows(w), gx);
                  });
 }
 template <class T>
@@ -215,7 +215,7 @@ void max_pool_gather_last(const Gpu& on, const T* x, const std::int32_t* index, 
                           std::int64_t channels, const PoolAxis& h, const PoolAxis& w, T* y) {
   over_pixels<T>(images, channels, h.out, w.out, {x, y, index},
                  [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(max_pool_gather_pixels<T, V>, grid, x, index, at, h, w, y);
+                   on.launch(max_pool_gather_pixels<T, V>, grid, x, index, at, PoolWindows(h), PoolWindows(w), y);
                  });
 }
 template <class T>
@@ -223,7 +223,7 @@ void avg_pool_last(const Gpu& on, const T* x, std::int64_t images, std::int64_t 
                    const PoolAxis& w, T* y) {
   over_pixels<T>(images, channels, h.out, w.out, {x, y},
                  [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(avg_pool_pixels<T, V>, grid, x, at, h, w, y);
+                   on.launch(avg_pool_pixels<T, V>, grid, x, at, PoolWindows(h), PoolWindows(w), y);
                  });
 }
 template <class T>
@@ -231,7 +231,7 @@ void avg_pool_backward_last(const Gpu& on, const T* gy, std::int64_t images, std
                             const PoolAxis& w, T* gx) {
   over_pixels<T>(images, channels, h.in, w.in, {gy, gx},
                  [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(avg_pool_input_pixels<T, V>, grid, gy, at, h, w, gx);
+                   on.launch(avg_pool_input_pixels<T, V>, grid, gy, at, PoolWindows(h), PoolWindows(w), gx);
                  });
 }
 

@@ -42,6 +42,10 @@ struct Team {
 
 inline constexpr std::int64_t kWarpColumns = 1024;  // longer rows take a block
 inline constexpr int kRowThreads = 256;             // of such a block
+// Of a block for rows of so few chunks that kRowThreads would have one or two each: a thread's share of the sums between
+// threads costs as many instructions as two chunks.
+inline constexpr int kShortRowThreads = 128;
+inline constexpr std::int64_t kShortRowChunks = 4 * kShortRowThreads;
 // A row of which a processor can keep only one or two: as few blocks have to keep enough loads in flight.
 inline constexpr std::int64_t kLongColumns = 16384;
 inline constexpr int kLongRowThreads = 1024;
@@ -70,17 +74,18 @@ template <int kThreads>
           .shared = plan.keeps && plan.chunks > 0 ? static_cast<unsigned>(plan.chunks * 16 * kept * Of::kRows) : 16u};
 }
 
-// f(kThreads as a constant) with the team size for rows of `cols`, at most kMost.
-template <class T, int kMost = kLongRowThreads, class F>
+// f(kThreads as a constant) with the team size for rows of `cols`: a warp, or a block of at least kLeast and at most
+// kMost threads.
+template <class T, int kMost = kLongRowThreads, int kLeast = kShortRowThreads, class F>
 void with_team(std::int64_t cols, F&& f) {
-  if (cols <= kWarpColumns)
-    f(std::integral_constant<int, 32>{});
-  else if constexpr (sizeof(T) == 8 || kMost < kLongRowThreads)  // so many threads have 64 registers each
-    f(std::integral_constant<int, kRowThreads>{});
-  else if (cols <= kLongColumns)
-    f(std::integral_constant<int, kRowThreads>{});
-  else
-    f(std::integral_constant<int, kLongRowThreads>{});
+  if (cols <= kWarpColumns) return f(std::integral_constant<int, 32>{});
+  if constexpr (sizeof(T) != 8 && kLeast < kRowThreads) {
+    if (cols <= kShortRowChunks * kVec<T>) return f(std::integral_constant<int, kLeast>{});
+  }
+  if constexpr (sizeof(T) != 8 && kMost > kRowThreads) {  // so many threads have too few registers for double
+    if (cols > kLongColumns) return f(std::integral_constant<int, kMost>{});
+  }
+  f(std::integral_constant<int, kRowThreads>{});
 }
 
 template <class To, class From, int N>

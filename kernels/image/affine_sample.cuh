@@ -8,8 +8,9 @@
 // maps: [images, 6] of tensor/image/affine.h, any numbers; a point that is NaN lies outside. T: float, double, f16,
 // bf16, for affine_sample also uint8_t (bilinear: rounded to the nearest, half to even).
 // A pixel of the adjoint searches the pixels of y whose points lie within one pixel of it, in the box that the inverse
-// map gives, or in all of y where the map has no inverse. So sums need no atomics and repeat bit for bit. Points are
-// computed in single operations (Note [One rounding]), so both directions agree on them, on every device.
+// map gives, or in all of y where the map has no inverse. So sums need no atomics and repeat bit for bit. Points and
+// the adjoint's sums are computed in single operations (Note [One rounding]): both directions agree on the points, and
+// the adjoint has the same bits on every device.
 // On devices a thread computes one pixel of all channels.
 #ifndef LEVIN_KERNELS_AFFINE_SAMPLE_CUH
 #define LEVIN_KERNELS_AFFINE_SAMPLE_CUH
@@ -160,6 +161,7 @@ template <class T>
 LEVIN_HD void affine_adjoint_pixel(const T* y, T* x, const AffineShape& s, const float* map, Interpolation how,
                                    std::int64_t r, std::int64_t c) {
   using A = Accum<T>;
+  using R = Rn<A>;
   const AffineReach reach(map, s, r, c);
   const std::int64_t plane = s.plane();
   for (std::int64_t channel = 0; channel < s.channels; channel += kAdjointChannels) {
@@ -172,7 +174,7 @@ LEVIN_HD void affine_adjoint_pixel(const T* y, T* x, const AffineShape& s, const
         const T* const from = y + channel * plane + i * s.columns + j;
 #pragma unroll
         for (int k = 0; k < kAdjointChannels; ++k)
-          if (channel + k < s.channels) sums[k] += w * A(from[k * plane]);
+          if (channel + k < s.channels) sums[k] = (R{sums[k]} + R{w} * R{A(from[k * plane])}).v;
       }
     }
     T* const to = x + channel * plane + r * s.columns + c;

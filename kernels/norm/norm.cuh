@@ -154,7 +154,8 @@ template <class T, int kThreads>
   if (plan.sums_inside) plan.rows.keeps = kept + parts <= kMostKeptBytes;
   const std::int64_t shared = (plan.rows.keeps ? kept : 0) + (plan.sums_inside ? parts : 0);
   plan.shared = static_cast<unsigned>(std::max<std::int64_t>(shared, 16));
-  const std::int64_t at_once = std::clamp<std::int64_t>(kMostKeptBytes / plan.shared, 1, 1024 / Of::kBlock);
+  // All blocks work at once: those of a second wave would work alone. A thread has up to 85 registers.
+  const std::int64_t at_once = std::clamp<std::int64_t>(kMostKeptBytes / plan.shared, 1, 768 / Of::kBlock);
   plan.blocks = static_cast<unsigned>(std::min((rows + Of::kRows - 1) / Of::kRows, kMultiprocessors * at_once));
   return plan;
 }
@@ -305,7 +306,7 @@ void launch_norm_rows(const Gpu& on, const S* x, const Accum<T>* w, const Accum<
 template <class T>
 [[nodiscard]] std::int64_t norm_rows_scratch(std::int64_t rows, std::int64_t cols) {
   std::int64_t n = 0;
-  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kRowThreads, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, true, {});
     n = plan.blocks * ColumnSums<T>::size(plan.rows.chunks);
   });
@@ -315,7 +316,7 @@ template <bool kCentered, class T, class S>
 void launch_norm_rows_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>* w, const Accum<T>* mean,
                                const Accum<T>* rstd, S* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
                                std::int64_t cols, Accum<T>* scratch) {
-  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kRowThreads, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const bool sums = gw != nullptr || gb != nullptr;
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
     on.launch(norm_rows_backward<kCentered, T, S, kThreads, PlainGradient<T, S>>,

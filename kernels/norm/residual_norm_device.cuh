@@ -70,7 +70,7 @@ template <bool kCentered, class X, class R>
 void launch_add_norm_rows_backward(const Gpu& on, const X* gh, const R* gy, const X* h, const Accum<X>* w,
                                    const Accum<X>* mean, const Accum<X>* rstd, X* gx, R* gr, Accum<X>* gw, Accum<X>* gb,
                                    std::int64_t rows, std::int64_t cols, Accum<X>* scratch) {
-  with_team<X, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<X, kRowThreads, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const bool sums = gw != nullptr || gb != nullptr;
     const BackwardPlan plan = plan_backward<X, kThreads>(rows, cols, sums, {gh, gy, h, w, gx, gr});
     on.launch(norm_rows_backward<kCentered, X, X, kThreads, SumGradient<X, R>>,

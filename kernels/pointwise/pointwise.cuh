@@ -156,7 +156,7 @@ __global__ void pointwise(F f, Strided<sizeof...(I) + 1> at, std::int64_t items,
 }
 // The same where every operand is one dense row. All loads of kPointwiseAhead items stand before the first use, even
 // where f has branches, so that they are in flight together.
-inline constexpr int kPointwiseAhead = 4;
+inline constexpr int kPointwiseAhead = 4, kPointwiseThreads = 256;
 template <int V, class T>
 __device__ __forceinline__ Vec<T, V> fetch_row(const Operand<T>& in, std::int64_t u) {
   return load<V>(in.p + u * V);
@@ -205,16 +205,21 @@ __global__ void pointwise_row(F f, std::int64_t items, O* out, I... in) {
     for (int j = 0; j < V; ++j) y[j] = of_elements<O>(f, j, loads);
     store(out + u * V, y);
   };
-  const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
-  std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (; u + (kPointwiseAhead - 1) * step < items; u += kPointwiseAhead * step) {
+  // A block has one stretch of memory, and blocks start in order: what the device reads at a time lies together.
+  const std::int64_t u = std::int64_t{blockIdx.x} * (kPointwiseAhead * kPointwiseThreads) + threadIdx.x;
+  if (u + (kPointwiseAhead - 1) * kPointwiseThreads < items) {
     decltype(fetch_all<V>(u, in...)) loads[kPointwiseAhead];
 #pragma unroll
-    for (int k = 0; k < kPointwiseAhead; ++k) loads[k] = fetch_all<V>(u + k * step, in...);
+    for (int k = 0; k < kPointwiseAhead; ++k) loads[k] = fetch_all<V>(u + k * kPointwiseThreads, in...);
 #pragma unroll
-    for (int k = 0; k < kPointwiseAhead; ++k) finish(u + k * step, loads[k]);
+    for (int k = 0; k < kPointwiseAhead; ++k) finish(u + k * kPointwiseThreads, loads[k]);
+    return;
   }
-  for (; u < items; u += step) finish(u, fetch_all<V>(u, in...));
+#pragma unroll
+  for (int k = 0; k < kPointwiseAhead; ++k) {
+    const std::int64_t rest = u + k * kPointwiseThreads;
+    if (rest < items) finish(rest, fetch_all<V>(rest, in...));
+  }
 }
 
 // The plan in items of V elements.
@@ -231,9 +236,8 @@ template <int N>
   return at;
 }
 
-inline constexpr unsigned kPointwiseThreads = 256;
 inline constexpr std::int64_t kPointwiseBlocks =
-    132 * 16;  // several waves of an H200; more only repeat the loop's set-up
+    132 * 16;  // of `pointwise`: several waves of an H200; more only repeat the loop's set-up
 
 template <class T>
 inline constexpr std::size_t kBytesOf = 0;
@@ -243,14 +247,17 @@ inline constexpr std::size_t kBytesOf<Operand<T>> = sizeof(T);
 template <class F, int V, class O, class... I>
 void launch_items(const Gpu& on, const F& f, const PointwisePlan& plan, unsigned dense, O* out, const I&... in) {
   const std::int64_t items = plan.numel / V;
-  const std::int64_t blocks = (items + kPointwiseThreads - 1) / kPointwiseThreads;
-  const Grid grid{.blocks = static_cast<unsigned>(std::min(blocks, kPointwiseBlocks)), .threads = kPointwiseThreads};
   constexpr bool kIsNumber[] = {false, kBytesOf<I> == 0 ...};
   bool row = V > 1 && plan.rank == 1;
   for (std::size_t k = 0; k <= sizeof...(I); ++k) row = row && (kIsNumber[k] || (dense >> k & 1u) != 0);
   if constexpr (V > 1) {
-    if (row) return on.launch(pointwise_row<F, V, O, I...>, grid, f, items, out, in...);
+    if (row) {
+      const Grid grid{.blocks = blocks_for(items, kPointwiseAhead * kPointwiseThreads), .threads = kPointwiseThreads};
+      return on.launch(pointwise_row<F, V, O, I...>, grid, f, items, out, in...);
+    }
   }
+  const std::int64_t blocks = (items + kPointwiseThreads - 1) / kPointwiseThreads;
+  const Grid grid{.blocks = static_cast<unsigned>(std::min(blocks, kPointwiseBlocks)), .threads = kPointwiseThreads};
   on.launch(pointwise<F, V, O, I...>, grid, f, in_items<static_cast<int>(sizeof...(I)) + 1>(plan, V), items, dense, out,
             in...);
 }

@@ -42,13 +42,19 @@ inline constexpr int kTransposeSide = sizeof(To) == 1   ? 128
 template <class To>
 inline constexpr int kTransposeThreads = kTransposeSide<To>* kTransposeSide<To>* int(sizeof(To)) / 64;
 
+// Threads that shall share a processor: as many as the registers of their vectors allow.
+template <class To, class From>
+inline constexpr int kTransposeAtOnce = sizeof(To) == 1                        ? 512
+                                        : sizeof(To) == 2 && sizeof(From) == 2 ? 1280
+                                                                               : 1024;
+
 // How many elements are read at a time: 16 bytes of the wider type.
 template <class To, class From>
 inline constexpr int kTransposeRead = kVec<From> < kVec<To> ? kVec<From> : kVec<To>;
 
 // Grid: x and y count batches, tiles along a, tiles along b, the last fastest.
 template <class To, class From>
-__global__ void __launch_bounds__(kTransposeThreads<To>, (sizeof(To) == 1 ? 512 : 1024) / kTransposeThreads<To>)
+__global__ void __launch_bounds__(kTransposeThreads<To>, kTransposeAtOnce<To, From> / kTransposeThreads<To>)
     transpose(TransposePlan plan, To* out, const From* x) {
   constexpr int kSide = kTransposeSide<To>, kThreads = kTransposeThreads<To>, kSize = kVec<To>,
                 kRead = kTransposeRead<To, From>;

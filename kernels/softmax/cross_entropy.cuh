@@ -298,6 +298,8 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_bac
 }
 
 inline constexpr std::int64_t kLossBlocks = 132 * 16;
+// Of a block of cross_entropy_rows for long rows: two blocks share a processor, so one reads while the other sums up.
+inline constexpr int kLossThreads = 512;
 // At least one block, which finishes a sum over no rows.
 template <int kThreads>
 [[nodiscard]] Grid loss_grid(const RowPlan& plan, std::int64_t rows) {
@@ -308,7 +310,7 @@ template <int kThreads>
 template <class T>
 [[nodiscard]] std::int64_t cross_entropy_teams(std::int64_t rows, std::int64_t cols) {
   std::int64_t teams = 0;
-  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kLossThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     teams =
         std::int64_t{loss_grid<kThreads>(plan_rows<T, kThreads>(cols, 1, {}), rows).blocks.x} * Team<kThreads>::kRows;
   });
@@ -318,7 +320,7 @@ template <class T>
 void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t* target, const Accum<T>* class_weight,
                    Accum<T>* out, Accum<T>* lse, Accum<T>* weight, double* parts, std::int64_t rows, std::int64_t cols,
                    std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
-  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kLossThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
     plan.keeps = plan.keeps && label_smoothing != 0;
     on.launch(cross_entropy_rows<T, kThreads>, loss_grid<kThreads>(plan, rows), x, target, class_weight, out, lse,

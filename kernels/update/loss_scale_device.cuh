@@ -14,20 +14,37 @@ __device__ __forceinline__ bool is_finite(T x) {
   return x - x == T(0);
 }
 
+// f(i, elements) for this thread's share of the piece, V elements from i on at a time, in order. Four loads stand before
+// the first use, so that they are in flight together.
+template <int V, class From, class To, class F>
+__device__ __forceinline__ void each_moved(const Piece<Move<From, To>>& piece, F&& f) {
+  constexpr int kAhead = 4;
+  constexpr std::int64_t kStep = std::int64_t{kUpdateThreads} * V;
+  for (std::int64_t from = piece.begin + threadIdx.x * V; from < piece.end; from += kAhead * kStep) {
+    Vec<From, V> loads[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (from + k * kStep < piece.end) loads[k] = load<V>(piece.slot.from + from + k * kStep);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (from + k * kStep < piece.end) f(from + k * kStep, loads[k]);
+  }
+}
+
 // Multiplies V elements at a time; returns the sum of their squares, and in `finite` whether all are.
 template <int V, class From, class To>
 __device__ double unscale_elements(const Piece<Move<From, To>>& piece, To factor, bool& finite) {
   double sum = 0;
-  for (std::int64_t i = piece.begin + threadIdx.x * V; i < piece.end; i += std::int64_t{kUpdateThreads} * V) {
-    const Vec<From, V> from = load<V>(piece.slot.from + i);
+  each_moved<V>(piece, [&](std::int64_t i, const Vec<From, V>& from) {
     Vec<To, V> to;
+#pragma unroll
     for (int j = 0; j < V; ++j) {
       to[j] = static_cast<To>(from[j]) * factor;
       finite = finite && is_finite(to[j]);
       sum += static_cast<double>(to[j]) * static_cast<double>(to[j]);
     }
     if (piece.slot.to) store(piece.slot.to + i, to);
-  }
+  });
   return sum;
 }
 // Whether V elements can be moved at a time, 16 bytes of the wider type.
@@ -91,12 +108,12 @@ __global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table,
 
 template <int V, class From, class To>
 __device__ void convert_elements(const Piece<Move<From, To>>& piece) {
-  for (std::int64_t i = piece.begin + threadIdx.x * V; i < piece.end; i += std::int64_t{kUpdateThreads} * V) {
-    const Vec<From, V> from = load<V>(piece.slot.from + i);
+  each_moved<V>(piece, [&](std::int64_t i, const Vec<From, V>& from) {
     Vec<To, V> to;
+#pragma unroll
     for (int j = 0; j < V; ++j) to[j] = static_cast<To>(from[j]);
     store(piece.slot.to + i, to);
-  }
+  });
 }
 template <class From, class To>
 __global__ void convert(const __grid_constant__ SlotTable<Move<From, To>> table, const float* found_inf) {

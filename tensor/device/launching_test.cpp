@@ -203,3 +203,10 @@ TEST_CASE("CUDA's errors of a recording are CaptureErrors, after which work goes
   for (int code = 900; code <= 908; ++code) CHECK(detail::breaks_recording(code));
   for (const int code : {1, 2, 700, 719, 899, 909, 910}) CHECK_FALSE(detail::breaks_recording(code));
 }
+
+TEST_CASE("a device has a block for no bytes: a tensor without elements needs no cache") {
+  DEVICE_OR_SKIP();
+  std::byte* const none = detail::runtime::allocate(device, 0);
+  CHECK(none != nullptr);
+  detail::runtime::release(device, none, 0);
+}

@@ -1,8 +1,10 @@
 // The CUDA runtime behind tensor/device/runtime.h.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -69,7 +71,8 @@ std::byte* allocate(Device device, std::size_t bytes) {
   const Current current(device);
   const DuringCapture relaxed;
   void* block = nullptr;
-  const cudaError_t code = cudaMalloc(&block, bytes);
+  // cudaMalloc has no block for no bytes, and null would mean that there is no memory.
+  const cudaError_t code = cudaMalloc(&block, std::max<std::size_t>(bytes, 1));
   if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     return nullptr;
@@ -197,15 +200,51 @@ bool is_recorded(Stream stream) {
   check(cudaStreamIsCapturing(queue(stream), &status), "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
+namespace {
+
+// What a stream replays, and what a recording takes in when the graph is replayed inside of it.
+struct Graphs {
+  cudaGraph_t recorded = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ~Graphs() {
+    if (exec) (void)cudaGraphExecDestroy(exec);
+    if (recorded) (void)cudaGraphDestroy(recorded);
+  }
+};
+
+// Makes `graph` a node of the recording of `stream`, behind what the stream has recorded: cudaGraphLaunch is refused
+// while a stream records.
+void add_to_capture(cudaGraph_t graph, cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t outer = nullptr;
+  const cudaGraphNode_t* after = nullptr;
+  std::size_t count = 0;
+  cudaGraphNode_t node = nullptr;
+#if CUDART_VERSION >= 13000
+  check(cudaStreamGetCaptureInfo(stream, &status, nullptr, &outer, &after, nullptr, &count),
+        "cudaStreamGetCaptureInfo");
+#else
+  check(cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, &outer, &after, &count), "cudaStreamGetCaptureInfo");
+#endif
+  check(cudaGraphAddChildGraphNode(&node, outer, after, count, graph), "cudaGraphAddChildGraphNode");
+#if CUDART_VERSION >= 13000
+  check(cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies),
+        "cudaStreamUpdateCaptureDependencies");
+#else
+  check(cudaStreamUpdateCaptureDependencies(stream, &node, 1, cudaStreamSetCaptureDependencies),
+        "cudaStreamUpdateCaptureDependencies");
+#endif
+}
+
+}  // namespace
+
 Recorded end_capture(Stream stream) {
   const Current current(stream.device());
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(queue(stream), &graph), "cudaStreamEndCapture");
+  auto made = std::make_unique<Graphs>();
+  check(cudaStreamEndCapture(queue(stream), &made->recorded), "cudaStreamEndCapture");
   std::size_t nodes = 0;
-  cudaGraphExec_t exec = nullptr;
-  cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes);
-  if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
-  (void)cudaGraphDestroy(graph);
+  cudaError_t code = cudaGraphGetNodes(made->recorded, nullptr, &nodes);
+  if (code == cudaSuccess) code = cudaGraphInstantiate(&made->exec, made->recorded, 0);
   if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     fail<OutOfMemoryError>("graph: ", stream.device(), " has no memory left for a graph of ",
@@ -213,7 +252,7 @@ Recorded end_capture(Stream stream) {
                            " nodes; release_cached_memory() gives back what Levin keeps");
   }
   check(code, "cudaGraphInstantiate");
-  return {exec, static_cast<int>(nodes)};
+  return {made.release(), static_cast<int>(nodes)};
 }
 void abandon_capture(Stream stream) noexcept {
   cudaGraph_t graph = nullptr;
@@ -223,11 +262,11 @@ void abandon_capture(Stream stream) noexcept {
 }
 void replay(void* graph, Stream stream) {
   const Current current(stream.device());
-  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), queue(stream)), "cudaGraphLaunch");
+  const auto* const graphs = static_cast<const Graphs*>(graph);
+  if (is_recorded(stream)) return add_to_capture(graphs->recorded, queue(stream));
+  check(cudaGraphLaunch(graphs->exec, queue(stream)), "cudaGraphLaunch");
 }
-void free_graph(Device, void* graph) noexcept {
-  if (graph) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
-}
+void free_graph(Device, void* graph) noexcept { delete static_cast<Graphs*>(graph); }
 
 FaultSlot* faults(Device device) {
   // One per device, made at first use, in host memory that kernels can write; kept until the process ends.

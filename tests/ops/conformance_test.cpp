@@ -46,7 +46,7 @@ void check_layouts(const OpCase& c, const OpSample& s) {
         if (!c.layout_changes_sums) REQUIRE(same_bits(got.outputs[k], want.outputs[k]));
       }
       if (c.layout_changes_sums) check_close(c, dtype, got.outputs, want.outputs);
-      if (layout == Layout::channels_last) check_gradients(c, dtype, got, want);
+      if (layout == Layout::channels_last) check_gradients(c, s, dtype, got, want);
     }
     // Expanded: along the first dimension every row is the first one.
     Tensors rows, expanded;

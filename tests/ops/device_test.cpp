@@ -73,7 +73,7 @@ TEST_CASE("ops on a device: values match the f64 reference, gradients those of t
         check_each(c.ulps, s.floor, NanMeans::nan, dtype, there.outputs[0], reference[0]);
       else
         check_close(c, dtype, there.outputs, reference);
-      check_gradients(c, dtype, there, here);
+      check_gradients(c, s, dtype, there, here);
     }
   });
 }
@@ -95,7 +95,7 @@ TEST_CASE("ops on a device: strided, transposed and unaligned inputs give the sa
         } else {
           for (std::size_t k = 0; k < want.outputs.size(); ++k) REQUIRE(same_bits(got.outputs[k], want.outputs[k]));
         }
-        if (layout == Layout::channels_last) check_gradients(c, dtype, got, want);
+        if (layout == Layout::channels_last) check_gradients(c, s, dtype, got, want);
       }
     }
   });

@@ -13,8 +13,8 @@ bool takes_dtype(const Input& in);
 Tensors widened(const OpSample& s, const Tensors& inputs);  // reals as f64
 
 bool same_bits(const Tensor& a, const Tensor& b);  // on any device; two undefined tensors are equal
-// The largest allowed difference: ulps * eps * sqrt(sums) of the largest reference value.
-void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors& want);
+// The largest allowed difference: ulps * eps * sqrt(sums) of the largest reference value, or of `floor` above it.
+void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors& want, double floor = 0);
 // For each element ulps * (eps * the larger of its reference and `floor` + the smallest number). A NaN in the reference
 // requires NaN, or with NanMeans::anything accepts every value.
 enum class NanMeans { nan, anything };
@@ -33,7 +33,7 @@ struct Run {
 };
 // Forward and, for floats, backward with fixed cotangents; `only` restricts requires_grad to one input.
 Run run(const OpSample& s, const Tensors& given, int only = -1);
-// The gradients of two runs: the same ones, within the error of the case.
-void check_gradients(const OpCase& c, DType dtype, const Run& got, const Run& want);
+// The gradients of two runs: the same ones, within the error of the case and of the sample's cancelled terms.
+void check_gradients(const OpCase& c, const OpSample& s, DType dtype, const Run& got, const Run& want);
 
 }  // namespace levin::testing

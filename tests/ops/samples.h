@@ -78,6 +78,9 @@ struct OpSample {
   // its own size, or to `floor` where its size is below.
   std::function<Tensors(const Tensors&)> slopes{};
   double floor = 0;
+  // The size of the terms that cancel in every element of a gradient: the gradient is their rounding errors, and what
+  // differs between devices is relative to the terms.
+  double cancelled_terms = 0;
 };
 
 // The sample under autocast, in bf16 where one dtype is checked.
