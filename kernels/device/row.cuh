@@ -42,8 +42,8 @@ struct Team {
 
 inline constexpr std::int64_t kWarpColumns = 1024;  // longer rows take a block
 inline constexpr int kRowThreads = 256;             // of such a block
-// Of a block for rows of so few chunks that kRowThreads would have one or two each: a thread's share of the sums between
-// threads costs as many instructions as two chunks.
+// Of a block for rows of so few chunks that kRowThreads would have one or two each: a thread's share of the sums
+// between threads costs as many instructions as two chunks.
 inline constexpr int kShortRowThreads = 128;
 inline constexpr std::int64_t kShortRowChunks = 4 * kShortRowThreads;
 // A row of which a processor can keep only one or two: as few blocks have to keep enough loads in flight.

@@ -14,8 +14,8 @@ __device__ __forceinline__ bool is_finite(T x) {
   return x - x == T(0);
 }
 
-// f(i, elements) for this thread's share of the piece, V elements from i on at a time, in order. Four loads stand before
-// the first use, so that they are in flight together.
+// f(i, elements) for this thread's share of the piece, V elements from i on at a time, in order. Four loads stand
+// before the first use, so that they are in flight together.
 template <int V, class From, class To, class F>
 __device__ __forceinline__ void each_moved(const Piece<Move<From, To>>& piece, F&& f) {
   constexpr int kAhead = 4;
