@@ -46,7 +46,6 @@ cublasLtEpilogue_t epilogue_of(const LibraryProduct& p) {
     case LibraryProduct::Epilogue::gelu:
       if (p.aux) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
       return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    case LibraryProduct::Epilogue::gelu_slope: return p.sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
     case LibraryProduct::Epilogue::y_sums: return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;

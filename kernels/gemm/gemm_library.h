@@ -17,10 +17,9 @@ namespace levin::kernels {
 struct LibraryProduct {
   // What is done to a sum s on its way to d, and what comes out beside it.
   enum class Epilogue : uint8_t {
-    bias,        // d = s + bias
-    gelu,        // d = gelu(s + bias), tanh form; aux = s + bias
-    gelu_slope,  // d = s gelu'(aux), tanh form; sums = d added up over its columns
-    y_sums,      // d = s; sums = op(y) added up over depth
+    bias,    // d = s + bias
+    gelu,    // d = gelu(s + bias), tanh form; aux = s + bias
+    y_sums,  // d = s; sums = op(y) added up over depth
   };
   struct Operand {
     const void* data;
@@ -36,7 +35,7 @@ struct LibraryProduct {
   Epilogue epilogue = Epilogue::bias;
   void* aux = nullptr;  // [rows, cols], columns aux_ld apart; null where gelu need not keep it
   int64_t aux_ld = 0;
-  void* sums = nullptr;  // [rows] of gelu_slope, or null; [cols] of y_sums
+  void* sums = nullptr;  // [cols] of y_sums
 };
 
 // Less work than this is over before the library's larger tiles are full.
@@ -108,26 +107,14 @@ inline constexpr int64_t kAuxStep = 8;  // the columns of aux are a multiple of 
 inline bool takes_epilogue(const std::optional<LibraryProduct>& p) {
   return p && p->batches == 1 && p->dtype != DType::f64;
 }
-inline std::optional<LibraryProduct> with_aux(std::optional<LibraryProduct> p, LibraryProduct::Epilogue epilogue,
-                                              const void* z) {
-  if (!takes_epilogue(p) || !aligned(z) || p->rows % kAuxStep != 0) return {};
-  p->epilogue = epilogue;
-  p->aux = const_cast<void*>(z);  // gelu_slope reads it alone
-  p->aux_ld = z ? p->rows : 0;
-  return p;
-}
 }  // namespace detail
 // C = gelu(A B + col_bias), tanh form, and z what it is taken of; z may be null.
-inline std::optional<LibraryProduct> with_gelu(const std::optional<LibraryProduct>& p, void* z) {
-  return detail::with_aux(p, LibraryProduct::Epilogue::gelu, z);
-}
-// C = (A B) gelu'(z) for a product without bias; sums [n] of C's rows, or null.
-inline std::optional<LibraryProduct> with_gelu_slope(const std::optional<LibraryProduct>& p, const void* z,
-                                                     void* sums) {
-  auto with = detail::with_aux(p, LibraryProduct::Epilogue::gelu_slope, z);
-  if (!with || !detail::aligned(sums)) return {};
-  with->sums = sums;
-  return with;
+inline std::optional<LibraryProduct> with_gelu(std::optional<LibraryProduct> p, void* z) {
+  if (!detail::takes_epilogue(p) || !detail::aligned(z) || p->rows % detail::kAuxStep != 0) return {};
+  p->epilogue = LibraryProduct::Epilogue::gelu;
+  p->aux = z;
+  p->aux_ld = z ? p->rows : 0;
+  return p;
 }
 // C = A B for a product without bias, and sums [m]: the rows of A added up over k.
 inline std::optional<LibraryProduct> with_row_sums(std::optional<LibraryProduct> p, void* sums) {

@@ -16,7 +16,6 @@ using namespace levin::kernels;
 namespace {
 
 float gelu(float z) { return z / 2 * (1 + std::tanh(0.7978845608f * (z + 0.044715f * z * z * z))); }
-float gelu_slope(float z) { return (gelu(z + 0.01f) - gelu(z - 0.01f)) / 0.02f; }  // near enough to tell it from others
 
 // What a library does with the words of a LibraryProduct.
 void multiply(const LibraryProduct& p) {
@@ -32,7 +31,7 @@ void multiply(const LibraryProduct& p) {
   REQUIRE(fits(p.x, p.rows, p.depth));
   REQUIRE(fits(p.y, p.depth, p.cols));
   auto* const sums = static_cast<float*>(p.sums);
-  for (int64_t i = 0; sums && i < (p.epilogue == Epilogue::y_sums ? p.cols : p.rows); ++i) sums[i] = 0;
+  for (int64_t i = 0; sums && i < p.cols; ++i) sums[i] = 0;
   if (p.epilogue == Epilogue::y_sums) {
     for (int64_t col = 0; col < p.cols; ++col)
       for (int64_t k = 0; k < p.depth; ++k) sums[col] += at(p.y, 0, k, col);
@@ -46,10 +45,6 @@ void multiply(const LibraryProduct& p) {
         if (p.epilogue == Epilogue::gelu) {
           if (aux) *aux = sum;
           sum = gelu(sum);
-        }
-        if (p.epilogue == Epilogue::gelu_slope) {
-          sum *= gelu_slope(*aux);
-          if (sums) sums[row] += sum;
         }
         static_cast<float*>(p.d)[b * p.apart + row + col * p.ld] = sum;
       }
@@ -178,21 +173,6 @@ TEST_CASE("an epilogue in the library's terms is the one that was asked for") {
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) wrong += c[i * n + j] != gelu(dot(i, j));
   }
-  SUBCASE("the slope of GELU, and the sums over rows of C") {
-    const std::vector<float> slopes(z, z + m * n);
-    const auto product = with_gelu_slope(plain, z, sums);
-    REQUIRE(product);
-    multiply(*product);
-    for (int64_t j = 0; j < n; ++j) {
-      float sum = 0;
-      for (int64_t i = 0; i < m; ++i) {
-        const float want = dot(i, j) * gelu_slope(slopes[size_t(i * n + j)]);
-        sum += want;
-        wrong += c[i * n + j] != want;
-      }
-      wrong += sums[j] != sum;
-    }
-  }
   SUBCASE("the sums of A's rows, the gradient of a bias beside that of its weight") {
     const auto product = with_row_sums(plain, sums);
     REQUIRE(product);
@@ -216,11 +196,9 @@ TEST_CASE("epilogues that the library would refuse are not asked of it") {
   };
   const auto good = product(p, 256, 1);
   CHECK(with_gelu(good, p));
-  CHECK(with_gelu_slope(good, p, nullptr));
   CHECK(with_row_sums(good, p));
-  CHECK_FALSE(with_gelu({}, p));                 // no product
-  CHECK_FALSE(with_gelu(good, p + 1));           // z is not aligned
-  CHECK_FALSE(with_gelu_slope(good, p, p + 1));  // nor the sums
+  CHECK_FALSE(with_gelu({}, p));        // no product
+  CHECK_FALSE(with_gelu(good, p + 1));  // z is not aligned
   CHECK_FALSE(with_row_sums(good, p + 1));
   REQUIRE(product(p, 252, 1));
   CHECK_FALSE(with_gelu(product(p, 252, 1), p));  // rows of z are no multiple of eight

@@ -13,6 +13,7 @@
 #include "kernels/pointwise/transpose.cuh"
 #include "kernels/pointwise/transpose_device.cuh"
 #include "kernels/update/loss_scale.h"
+#include "tensor/core/by_columns.h"
 #include "tensor/core/counted.h"
 #include "tensor/device/runtime.h"
 #include "tensor/memory/read_only.h"
@@ -121,9 +122,12 @@ struct Cast {
   DType from = DType::f32;
   Tensor forward(const Tensor& x) {
     from = x.dtype();
-    Tensor out = empty_like(x, to);
-    convert(info, out, x);
-    return out;
+    // A weight used as t(weight) is lowered without being turned, and so is its gradient.
+    const bool turned = detail::lies_by_columns(x);
+    const Tensor in = turned ? t(x) : x;
+    Tensor out = empty_like(in, to);
+    convert(info, out, in);
+    return turned ? t(out) : out;
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {cast(gy, from)}; }
 };

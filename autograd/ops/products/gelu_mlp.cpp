@@ -33,21 +33,16 @@ Hidden hidden_values(GeluForm form, bool keeps, const Tensor& x, const Tensor& w
   return v;
 }
 
-// dz = (gy W) * gelu'(z), and the sum of its rows where the product gives that as well.
-struct HiddenGradient {
-  Tensor dz, sum;
-};
-HiddenGradient hidden_gradient(GeluForm form, bool wants_sum, const Tensor& gy, const Tensor& w, const Tensor& z) {
+// (gy W) * gelu'(z)
+Tensor hidden_gradient(GeluForm form, const Tensor& gy, const Tensor& w, const Tensor& z) {
   if (z.device().launches()) {
-    HiddenGradient g{empty_like(z), wants_sum ? empty({z.size(1)}, z.device(), z.dtype()) : Tensor()};
-    const DeviceEnd end = gelu_slope_on_device(form, gy, w, z, g.dz, g.sum);
-    if (end == DeviceEnd::without_sums) g.sum = Tensor();
-    if (end != DeviceEnd::none) {
+    Tensor dz = empty_like(z);
+    if (gelu_slope_on_device(form, gy, w, z, dz)) {
       FlopCounter::count("matmul", {2, z.numel(), w.size(0)});
-      return g;
+      return dz;
     }
   }
-  return {gelu_backward(matmul(gy, w), z, form), {}};
+  return gelu_backward(matmul(gy, w), z, form);
 }
 
 // Inputs are matrices: x [rows, in], y and gy [rows, out].
@@ -61,14 +56,13 @@ struct GeluMlpBackward {
   std::array<Tensor, 5> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w1_, const Tensor& b1_,
                                 const Tensor& w2_) {
     gy = gy_, x = x_, w1 = w1_, b1 = b1_, w2 = w2_;
-    return gradients(gy_, x_, w1_, h, [&] { return hidden_gradient(form, wanted[2], gy_, w2_, z); });
+    return gradients(gy_, x_, w1_, h, [&] { return hidden_gradient(form, gy_, w2_, z); });
   }
   // The definition in public ops: the hidden values are functions of the inputs here, which keeps every derivative.
   std::array<Tensor, 5> reference(const std::array<Tensor, 5>& in) const {
     const Tensor hidden = linear(in[1], in[2], in[3]);
-    return gradients(in[0], in[1], in[2], gelu(hidden, form), [&] {
-      return HiddenGradient{gelu_backward(matmul(in[0], in[4]), hidden, form), {}};
-    });
+    return gradients(in[0], in[1], in[2], gelu(hidden, form),
+                     [&] { return gelu_backward(matmul(in[0], in[4]), hidden, form); });
   }
   Grads<5> backward(const Tensor& gg0, const Tensor& gg1, const Tensor& gg2, const Tensor& gg3, const Tensor& gg4,
                     NeedMask need) {
@@ -87,13 +81,11 @@ struct GeluMlpBackward {
                                   F&& of_hidden) const {
     std::array<Tensor, 5> out;
     if (wanted[0] || wanted[1] || wanted[2]) {
-      HiddenGradient hidden = of_hidden();
-      if (wanted[0]) out[0] = matmul(hidden.dz, w1_);
-      const bool has_sum = hidden.sum.defined();
-      std::array<Tensor, 2> first =
-          linear_parameters_backward(hidden.dz, x_, need_of(wanted[1], wanted[2] && !has_sum));
+      const Tensor dz = of_hidden();
+      if (wanted[0]) out[0] = matmul(dz, w1_);
+      std::array<Tensor, 2> first = linear_parameters_backward(dz, x_, need_of(wanted[1], wanted[2]));
       out[1] = std::move(first[0]);
-      out[2] = std::move(has_sum ? hidden.sum : first[1]);
+      out[2] = std::move(first[1]);
     }
     std::array<Tensor, 2> second = linear_parameters_backward(g, h_, need_of(wanted[3], wanted[4]));
     out[3] = std::move(second[0]);

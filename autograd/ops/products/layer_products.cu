@@ -3,9 +3,11 @@
 // On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product and
 // the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product but one
 // kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its own. A product
-// of that size gains more from the library's kernel than the pass costs. The same holds for the slope, whose rows
-// cuBLASLt alone sums. The product that gives the gradient of a layer's weight gives that of the bias as well, by
-// either. The CPU, whose products wait for arithmetic and not for memory, goes layer by layer.
+// of that size gains more from the library's kernel than the pass costs. The slope is a pass of its own in both forms
+// where cuBLASLt multiplies: its epilogue for that (DGELU_BGRAD) is a kernel of its own, which took three times as long
+// on an H100 as the pass (bench/results/2026-11-26_gpu_h100.md). The product that gives the gradient of a layer's
+// weight gives that of the bias as well, by either. The CPU, whose products wait for arithmetic and not for memory, goes
+// layer by layer.
 #include "autograd/ops/products/layer_products.h"
 
 #include "autograd/ops/products/gemm_parts.h"
@@ -24,26 +26,26 @@ constexpr OpInfo kInfo{.name = "product"};
 
 Gpu executor(const Tensor& t) { return Gpu{Stream::current(t.device())}; }
 
-// a [m, k] times b [k, n], with GELU or its slope at the end. by_library(product) sets up the library's call;
-// by_kernel(form, plan, a, b, partial) runs our kernel.
+// a [m, k] times b [k, n], with GELU or its slope at the end. by_library(product) is the library's call, or none where
+// it has no such form; by_kernel(form, plan, a, b, partial) runs our kernel.
 template <class T, class Library, class Kernel>
-DeviceEnd ends_in_gelu(const Gpu& on, GeluForm form, const Tensor& a, const Tensor& b, const Tensor& out,
-                       const T* col_bias, const Library& by_library, const Kernel& by_kernel) {
+bool ends_in_gelu(const Gpu& on, GeluForm form, const Tensor& a, const Tensor& b, const Tensor& out, const T* col_bias,
+                  const Library& by_library, const Kernel& by_kernel) {
   const GemmSize size{a.size(0), b.size(1), a.size(1)};
   const Matrix<T> left = matrix<T>(a), right = matrix<T>(b);
   if constexpr (kHasGemmLibrary) {
     if (library_multiplies()) {
       const auto product = kernels::library_product<T>({}, size, left, right, ptr<T>(out), size.n, col_bias);
-      if (form == GeluForm::tanh && library_made(on, by_library(product))) return DeviceEnd::with_sums;
-      if (product) return DeviceEnd::none;
+      if (library_made(on, by_library(product))) return true;
+      if (product) return false;
     }
   }
-  if (size.m * size.n == 0) return DeviceEnd::none;
+  if (size.m * size.n == 0) return false;
   const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, 1);
   const GemmParts<T> parts(plan, a.device());
   form == GeluForm::erf ? by_kernel(kernels::GeluErf{}, plan, left, right, parts.get())
                         : by_kernel(kernels::GeluTanh{}, plan, left, right, parts.get());
-  return DeviceEnd::without_sums;
+  return true;
 }
 
 }  // namespace
@@ -57,27 +59,27 @@ bool gelu_layer_on_device(GeluForm form, const Tensor& x, const Tensor& w, const
     const T* const col_bias = ptr_or_null<T>(bias);
     T* const kept = ptr_or_null<T>(z);
     made = ends_in_gelu<T>(
-               on, form, x, t(w), h, col_bias, [&](const auto& product) { return kernels::with_gelu(product, kept); },
-               [&]<class F>(F, const auto& plan, const auto& left, const auto& right, auto* partial) {
-                 kernels::gpu::gelu_product<F>(on, plan, left, right, col_bias, kept, ptr<T>(h), partial);
-               }) != DeviceEnd::none;
+        on, form, x, t(w), h, col_bias,
+        [&](const auto& product) { return form == GeluForm::tanh ? kernels::with_gelu(product, kept) : std::nullopt; },
+        [&]<class F>(F, const auto& plan, const auto& left, const auto& right, auto* partial) {
+          kernels::gpu::gelu_product<F>(on, plan, left, right, col_bias, kept, ptr<T>(h), partial);
+        });
   });
   return made;
 }
 
-DeviceEnd gelu_slope_on_device(GeluForm form, const Tensor& gy, const Tensor& w, const Tensor& z, const Tensor& dz,
-                               const Tensor& sum) {
-  DeviceEnd end = DeviceEnd::none;
+bool gelu_slope_on_device(GeluForm form, const Tensor& gy, const Tensor& w, const Tensor& z, const Tensor& dz) {
+  bool made = false;
   dispatch_dtype(kInfo, gy, kFloats, [&]<class T>(T) {
     const Gpu on = executor(gy);
-    end = ends_in_gelu<T>(
+    made = ends_in_gelu<T>(
         on, form, gy, w, dz, nullptr,
-        [&](const auto& product) { return kernels::with_gelu_slope(product, ptr<T>(z), ptr_or_null<T>(sum)); },
+        [](const auto&) -> std::optional<kernels::LibraryProduct> { return std::nullopt; },
         [&]<class F>(F, const auto& plan, const auto& left, const auto& right, auto* partial) {
           kernels::gpu::gelu_slope_product<F>(on, plan, left, right, ptr<const T>(z), ptr<T>(dz), partial);
         });
   });
-  return end;
+  return made;
 }
 
 bool linear_parameters_on_device(const Tensor& gy, const Tensor& x, const Tensor& gw, const Tensor& gb) {

@@ -13,6 +13,7 @@
 #include "levin/autograd.h"
 #include "levin/flops.h"
 #include "levin/ops.h"
+#include "tensor/core/by_columns.h"
 
 namespace levin {
 namespace {
@@ -78,8 +79,20 @@ struct Matmul {
     Grads<2> g;
     // Gradients of matrices can be born in their homes; broadcast ones are summed first.
     const auto place = [&](std::size_t input) { return shape.rank() == 2 ? detail::birth_place(input) : Tensor(); };
-    if (need[0]) g[0] = fit(matmul_into(place(0), gy, turned(b.get())), a.get());
-    if (need[1]) g[1] = fit(matmul_into(place(1), turned(a.get()), gy), b.get());
+    // The gradient of t(weight) lies as t(weight) does: that of the weight is dense, and sums of it read along its rows.
+    const auto turns = [&](const Tensor& operand, const Tensor& into) {
+      return shape.rank() == 2 && !into.defined() && detail::lies_by_columns(operand);
+    };
+    if (need[0]) {
+      const Tensor into = place(0);
+      g[0] =
+          turns(a.get(), into) ? t(matmul(b.get(), turned(gy))) : fit(matmul_into(into, gy, turned(b.get())), a.get());
+    }
+    if (need[1]) {
+      const Tensor into = place(1);
+      g[1] =
+          turns(b.get(), into) ? t(matmul(turned(gy), a.get())) : fit(matmul_into(into, turned(a.get()), gy), b.get());
+    }
     return g;
   }
 

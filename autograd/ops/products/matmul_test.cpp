@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <array>
+#include <optional>
+
+#include "levin/autograd.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -265,6 +269,25 @@ TEST_CASE("many matrices times one matrix give one product for the gradient of t
   backward(sum(y));
   CHECK(w.grad().shape() == Shape{4, 5});
   CHECK(allclose(w.grad(), expand(unsqueeze(sum(x.detach(), {0, 1}), 1), {4, 5}), 1e-5, 1e-6));
+}
+
+TEST_CASE("the gradient of a matrix lies as the matrix does, so that of a weight used as t(w) is dense") {
+  Generator g(1);
+  for (const bool narrow : {false, true}) {
+    CAPTURE(narrow);
+    std::optional<Autocast> autocast;
+    if (narrow) autocast.emplace(DType::bf16);
+    Tensor x = randn({3, 4}, g, cpu), w = randn({5, 4}, g, cpu), a = randn({4, 3}, g, cpu);
+    for (Tensor* leaf : {&x, &w, &a}) leaf->requires_grad_();
+    const Tensor right = t(w), left = t(a);
+    const Tensor of_right = grad(sum(matmul(x, right)), std::array{right})[0];
+    const Tensor of_left = grad(sum(matmul(left, right)), std::array{left})[0];
+    CHECK(t(of_right).is_contiguous());
+    CHECK(t(of_left).is_contiguous());
+    CHECK(of_right.shape() == Shape{4, 5});
+    CHECK(allclose(of_right, expand(unsqueeze(sum(x.detach(), 0), 1), {4, 5}), 2e-2, 2e-2));
+    CHECK(allclose(of_left, expand(unsqueeze(sum(w.detach(), 0), 0), {3, 4}), 2e-2, 2e-2));
+  }
 }
 
 }  // namespace levin::testing
