@@ -28,6 +28,7 @@ import re
 import statistics
 import sys
 import tarfile
+import textwrap
 
 TABLE = pathlib.Path(__file__).resolve().parent / "results" / "gpu_targets.md"
 RUNS = ("kernels", "own_gemm", "own_attention", "cudnn", "steps")
@@ -314,7 +315,8 @@ def write_table(path, m):
     head = [i for i, line in enumerate(lines) if line.startswith("Measured: ")]
     if len(head) != 1:
         refuse(f"{path.name} has {len(head)} lines that begin with 'Measured: ' instead of 1")
-    lines[head[0]] = head_of(m)
+    end = next(i for i in range(head[0], len(lines) + 1) if i == len(lines) or not lines[i].strip())
+    lines[head[0]:end] = textwrap.wrap(head_of(m), 120, break_long_words=False, break_on_hyphens=False)
     part = path.with_suffix(".part")
     part.write_text("\n".join(lines) + "\n")
     os.replace(part, path)

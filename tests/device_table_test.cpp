@@ -1,5 +1,8 @@
 // bench/device_table.py with made-up figures and the rows of bench/results/gpu_targets.md.
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
+#include <string>
 
 #include "tests/device_script.h"
 
@@ -79,9 +82,13 @@ TEST_CASE("device_table.py fills rows, judges them by their targets, and puts th
   REQUIRE(ran.code == 0);
   const std::string text = written(dir);
   INFO(text);
-  CHECK(has(text,
+  std::string unbroken = text;
+  std::replace(unbroken.begin(), unbroken.end(), '\n', ' ');
+  CHECK(has(unbroken,
             "Measured: on Made-up GPU, driver 1.2 (CUDA 13.0), multiprocessors at 1000 MHz, memory at 2000 MHz; commit "
             "c0ffee, 2001-02-03."));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK((line.size() <= 120 || line.starts_with("|")));
   CHECK(has(
       text,
       "| sums | kernels | `sum/f32/8` | 90 % of bound; 2 times PyTorch | 10 us | 10 us to 10 us | 45.0 % | 2.75 (2.50 "

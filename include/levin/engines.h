@@ -15,7 +15,8 @@ namespace levin {
 // product: matmul, linear, gelu_mlp and what is made of them, by cuBLASLt where the product is large. convolution:
 // conv1d, conv2d and their gradients, where they are large. attention: scaled_dot_product_attention of 16-bit heads,
 // forward and backward each for itself. batch_norm: batch_norm_train of images [N, C, H, W]. Levin's kernels compute
-// what a library does not take.
+// what a library does not take, and with `first` the gradients of attention with more than 2^25 scores on a GPU of
+// compute capability 9.0.
 enum class EngineFamily : std::uint8_t { product, convolution, attention, batch_norm };
 
 // own: Levin's kernels. first: the library, with the engine that its heuristic names first, so that two processes give

@@ -42,7 +42,8 @@ struct AttentionTensors {
 };
 
 // None where the library cannot take it: it requires f16 or bf16, heads whose widths are multiples of 8 and lie dense,
-// rows that begin at multiples of 16 bytes, no broadcast matrix, and batch dimensions that are two or fold into two.
+// rows that begin at multiples of 16 bytes, no broadcast matrix, and batch dimensions that are two or fold into two;
+// for causal gradients also no more columns than rows.
 [[nodiscard]] std::optional<LibraryAttention> library_attention(const Shape& batch, double scale, bool causal,
                                                                 const AttentionTensors& t);
 

@@ -125,6 +125,14 @@ TEST_CASE("attention stays with our kernels where the library can not read its o
   t = taken;
   t.v = as_strided(empty({taken.v.numel() + 1}, Device::cpu(), DType::f16), taken.v.shape(), taken.v.strides(), 1);
   CHECK(!call(t, batch));
+  // Gradients whose causal mask hides columns from all rows.
+  for (const bool causal : {false, true}) {
+    for (const bool backward : {false, true}) {
+      const AttentionTensors wide = tensors_of(batch, {48, 64, 32, 32}, DType::f16, backward);
+      CHECK(library_attention(batch, 1, causal, wide).has_value() == !(causal && backward));
+      CHECK(library_attention(batch, 1, causal, tensors_of(batch, s, DType::f16, backward)));
+    }
+  }
   // Three dimensions of which no two are one.
   t = tensors_of({2, 3, 4}, s, DType::f16, false);
   t.q = transpose(empty({4, 3, 2, 64, 32}, Device::cpu(), DType::f16), 0, 2);

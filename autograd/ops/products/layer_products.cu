@@ -1,13 +1,13 @@
 // Note [Who multiplies]
 //
-// On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product and
-// the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product but one
-// kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its own. A product
-// of that size gains more from the library's kernel than the pass costs. The slope is a pass of its own in both forms
-// where cuBLASLt multiplies: its epilogue for that (DGELU_BGRAD) is a kernel of its own, which took three times as long
-// on an H100 as the pass (bench/results/2026-11-26_gpu_h100.md). The product that gives the gradient of a layer's
-// weight gives that of the bias as well, by either. The CPU, whose products wait for arithmetic and not for memory, goes
-// layer by layer.
+// On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product
+// and the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product
+// but one kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its
+// own. A product of that size gains more from the library's kernel than the pass costs. The slope is a pass of its
+// own in both forms where cuBLASLt multiplies: its epilogue for that (DGELU_BGRAD) is a kernel of its own, which
+// took three times as long on an H100 as the pass (bench/results/2026-11-26_gpu_h100.md). The product that gives the
+// gradient of a layer's weight gives that of the bias as well, by either. The CPU, whose products wait for
+// arithmetic and not for memory, goes layer by layer.
 #include "autograd/ops/products/layer_products.h"
 
 #include "autograd/ops/products/gemm_parts.h"

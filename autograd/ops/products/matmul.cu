@@ -79,7 +79,7 @@ struct Matmul {
     Grads<2> g;
     // Gradients of matrices can be born in their homes; broadcast ones are summed first.
     const auto place = [&](std::size_t input) { return shape.rank() == 2 ? detail::birth_place(input) : Tensor(); };
-    // The gradient of t(weight) lies as t(weight) does: that of the weight is dense, and sums of it read along its rows.
+    // The gradient of t(weight) lies as t(weight) does: that of the weight is dense, and its sums read along rows.
     const auto turns = [&](const Tensor& operand, const Tensor& into) {
       return shape.rank() == 2 && !into.defined() && detail::lies_by_columns(operand);
     };
