@@ -152,19 +152,22 @@ shared_first() {
   families+='|var|std|max|min|segment|csr|spmm|sddmm|conv|transpose|permute|embedding|index_add|scatter_add|nonzero'
   { grep -E "$families" "$work/ops.txt"; grep -vE "$families" "$work/ops.txt"; }
 }
-queue_checks() {  # TOOL PROGRAM SIZE: parts of SIZE ops
-  local part number=0
+queue_checks() {  # TOOL PROGRAM SIZE: the kernels that the op table does not reach, then parts of SIZE ops
+  # Libraries try calls that may fail, and have hazards of their own. A kernel is Levin's where its mangled name says
+  # so.
+  local part file number=0 under=() only=()
+  [ "$1" = racecheck ] && only=(--kernel-name kns=levin)
+  [ -n "$2" ] &&
+    under=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 --launch-timeout 120 --report-api-errors no
+           "${only[@]}")
+  # Each tensor in a block of its own, so an access past its end is outside of memory.
+  local apart=(env LEVIN_NO_MEMORY_CACHING=1)
+  for file in kernels/gemm/gemm_hopper_test kernels/attention/attention_hopper_test; do
+    [ -z "$quick" ] && job "$1 0 $file" "${apart[@]}" "${under[@]}" "$tests" --file "$file"
+  done
   while read -r part; do
     number=$((number + 1))
-    local run=("$tests" --filter 'ops on a device: ')
-    # Libraries try calls that may fail, and have hazards of their own. A kernel is Levin's where its mangled name says
-    # so.
-    local only=()
-    [ "$1" = racecheck ] && only=(--kernel-name kns=levin)
-    [ -n "$2" ] && run=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 --launch-timeout 120
-                        --report-api-errors no "${only[@]}" "${run[@]}")
-    # Each tensor in a block of its own, so an access past its end is outside of memory.
-    job "$1 $number $part" env "LEVIN_OPS=$part" LEVIN_NO_MEMORY_CACHING=1 "${run[@]}"
+    job "$1 $number $part" "${apart[@]}" "LEVIN_OPS=$part" "${under[@]}" "$tests" --filter 'ops on a device: values'
   done < <(if [ "$1" = racecheck ]; then shared_first; else cat "$work/ops.txt"; fi | groups "$3")
 }
 report_checks() {
@@ -196,7 +199,7 @@ report_checks() {
   done
 }
 sanitize() {
-  local checker= size=4
+  local checker= size=10
   list_ops || return
   if [ -n "$quick" ]; then
     spread 3 <"$work/ops.txt" >"$work/few" && mv "$work/few" "$work/ops.txt"

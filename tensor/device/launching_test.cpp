@@ -1,6 +1,8 @@
 // Blocking launches. The environment sets the mode of a process; these tests switch it by hand.
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cmath>
 #include <string>
 
 #include "levin/autograd.h"
@@ -209,4 +211,15 @@ TEST_CASE("a device has a block for no bytes: a tensor without elements needs no
   std::byte* const none = detail::runtime::allocate(device, 0);
   CHECK(none != nullptr);
   detail::runtime::release(device, none, 0);
+}
+
+TEST_CASE("a device's block filled with ones holds NaN, which shows that nothing has written there") {
+  DEVICE_OR_SKIP();
+  std::byte* const block = detail::runtime::allocate_filled(device, 64, 0xff);
+  REQUIRE(block != nullptr);
+  std::array<float, 16> values{};
+  detail::runtime::copy(values.data(), block, sizeof values, detail::runtime::Copy::to_host, Stream::current(device));
+  Stream::current(device).synchronize();
+  for (const float v : values) CHECK(std::isnan(v));
+  detail::runtime::release(device, block, 64);
 }

@@ -66,8 +66,8 @@ namespace runtime {
 // that was enqueued before.
 [[nodiscard]] std::byte* allocate(Device device, std::size_t bytes);
 void release(Device device, std::byte* block, std::size_t bytes) noexcept;
-// As allocate. The bytes are 0 when the call returns; it waits for no stream.
-[[nodiscard]] std::byte* allocate_zeros(Device device, std::size_t bytes);
+// As allocate. Every byte is `value` when the call returns; it waits for no stream.
+[[nodiscard]] std::byte* allocate_filled(Device device, std::size_t bytes, unsigned char value);
 [[nodiscard]] std::size_t free_memory(Device device);  // that the system can still give
 // Whether blocks are kept for reuse: on simt each must be fresh, so that overruns and stale reads are found.
 [[nodiscard]] bool keeps_blocks() noexcept;

@@ -88,14 +88,14 @@ void release(Device device, std::byte* block, std::size_t) noexcept {
   (void)cudaFree(block);
   (void)cudaSetDevice(before);
 }
-std::byte* allocate_zeros(Device device, std::size_t bytes) {
+std::byte* allocate_filled(Device device, std::size_t bytes, unsigned char value) {
   std::byte* const made = allocate(device, bytes);
   if (!made) return nullptr;
   const Current current(device);
   const DuringCapture relaxed;
   // A stream of its own: other streams may be recorded, or have work to wait for.
   const Stream own(device, make_stream(device, 0), 0);
-  cudaError_t code = cudaMemsetAsync(made, 0, bytes, queue(own));
+  cudaError_t code = cudaMemsetAsync(made, value, bytes, queue(own));
   if (code == cudaSuccess) code = cudaStreamSynchronize(queue(own));
   free_stream(device, own.handle());
   check(code, "cudaMemsetAsync");

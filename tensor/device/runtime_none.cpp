@@ -18,7 +18,7 @@ Current::~Current() { now_ = before_; }
 int count(DeviceType) noexcept { return 0; }
 std::byte* allocate(Device, std::size_t) { absent(); }
 void release(Device, std::byte*, std::size_t) noexcept {}
-std::byte* allocate_zeros(Device, std::size_t) { absent(); }
+std::byte* allocate_filled(Device, std::size_t, unsigned char) { absent(); }
 std::size_t free_memory(Device) { absent(); }
 bool keeps_blocks() noexcept { return true; }
 std::byte* allocate_pinned(std::size_t) { absent(); }

@@ -162,9 +162,9 @@ void release(Device, std::byte* block, std::size_t bytes) noexcept {
   if (!front || !back) overrun_block = bytes + 1;
   to_system(block - kRedZone, kRedZone + bytes + tail);
 }
-std::byte* allocate_zeros(Device device, std::size_t bytes) {
+std::byte* allocate_filled(Device device, std::size_t bytes, unsigned char value) {
   std::byte* const made = allocate(device, bytes);
-  if (made) std::memset(made, 0, bytes);
+  if (made) std::memset(made, value, bytes);
   return made;
 }
 

@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t kMostDevices = 64, kMostStreams = 33;
 
 unsigned* zeros(Device device, int sets) {
-  std::byte* const made = runtime::allocate_zeros(device, static_cast<std::size_t>(sets) * kTickets * sizeof(unsigned));
+  std::byte* const made =
+      runtime::allocate_filled(device, static_cast<std::size_t>(sets) * kTickets * sizeof(unsigned), 0);
   if (!made) fail<OutOfMemoryError>("launch: ", device, " has no memory left for the counters of blocks");
   return reinterpret_cast<unsigned*>(made);
 }

@@ -281,12 +281,16 @@ bool caching_is_off() noexcept {
 
 DeviceAllocator& device_allocator(Device device) {
   static constexpr DeviceAllocator::Source kSource{&runtime::allocate, &runtime::release};
+  // Every float type reads bytes of ones as NaN. simt has a pattern of its own.
+  static constexpr DeviceAllocator::Source kNan{
+      [](Device device, std::size_t bytes) { return runtime::allocate_filled(device, bytes, 0xff); },
+      &runtime::release};
   // Never destroyed: static objects may release tensors after the end of main.
   static auto* allocators = [] {
     auto* all = new std::vector<std::unique_ptr<DeviceAllocator>>;
     const bool keeps = runtime::keeps_blocks() && !caching_is_off();
     for (int i = 0; i < runtime::count(DeviceType::cuda); ++i) {
-      all->push_back(std::make_unique<DeviceAllocator>(Device::cuda(i), kSource, keeps));
+      all->push_back(std::make_unique<DeviceAllocator>(Device::cuda(i), keeps ? kSource : kNan, keeps));
     }
     if (runtime::count(DeviceType::simt) > 0) {
       all->push_back(std::make_unique<DeviceAllocator>(Device::simt(), kSource, keeps));

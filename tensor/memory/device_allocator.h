@@ -106,7 +106,8 @@ class DeviceAllocator {
 };
 
 // Whether LEVIN_NO_MEMORY_CACHING=1 in the environment asks for a block for each tensor, exactly as large as the
-// tensor. compute-sanitizer needs that to see where a tensor ends. It changes no result. PyTorch's variable is
+// tensor. compute-sanitizer needs that to see where a tensor ends. Fresh blocks of a GPU hold NaN, so that a kernel
+// that reads what none has written is found; no other result changes. PyTorch's variable is
 // PYTORCH_NO_CUDA_MEMORY_CACHING.
 [[nodiscard]] bool caching_is_off() noexcept;
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);
