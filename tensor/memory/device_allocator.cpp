@@ -283,8 +283,7 @@ DeviceAllocator& device_allocator(Device device) {
   static constexpr DeviceAllocator::Source kSource{&runtime::allocate, &runtime::release};
   // Every float type reads bytes of ones as NaN. simt has a pattern of its own.
   static constexpr DeviceAllocator::Source kNan{
-      [](Device device, std::size_t bytes) { return runtime::allocate_filled(device, bytes, 0xff); },
-      &runtime::release};
+      [](Device of, std::size_t bytes) { return runtime::allocate_filled(of, bytes, 0xff); }, &runtime::release};
   // Never destroyed: static objects may release tensors after the end of main.
   static auto* allocators = [] {
     auto* all = new std::vector<std::unique_ptr<DeviceAllocator>>;
