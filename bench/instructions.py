@@ -62,7 +62,7 @@ def row(name, file, functor, out, bytes_, *inputs, known=""):
     """A line for pointwise_row, which stores `out`."""
     operands = ", ".join(f"Operand<{t}>" for t in inputs)
     sizes = {"bf16": 2, "float": 4}
-    return Kernel(name, file, rf"pointwise_row<{functor}, \d, {out}, {operands} ?>", bytes_, [("store", sizes[out])],
+    return Kernel(name, file, rf"pointwise_row<{functor}, \d, {out}, {operands} ?>", bytes_, [("whole", sizes[out])],
                   known)
 
 
