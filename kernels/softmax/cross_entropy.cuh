@@ -333,7 +333,7 @@ void cross_entropy_chunk(const Gpu& on, const char* op, T* x, const std::int64_t
                          LossTotals* totals, Accum<T>* out, Accum<T>* lse, Accum<T>* weight, double* parts,
                          std::int64_t rows, std::int64_t cols, std::int64_t ignore_index, double label_smoothing,
                          Reduction reduction, Logits logits, Accum<T> scale) {
-  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kRowThreads, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
     plan.keeps = plan.keeps && (label_smoothing != 0 || logits == Logits::become_slopes);
     on.launch(cross_entropy_chunk_rows<T, kThreads>, loss_grid<kThreads>(plan, rows), x, target, class_weight, totals,
@@ -359,7 +359,7 @@ void cross_entropy_backward(const Gpu& on, const Accum<T>* gy, const T* x, const
                             const Accum<T>* class_weight, const Accum<T>* lse, const Accum<T>* weight, T* gx,
                             std::int64_t rows, std::int64_t cols, std::int64_t ignore_index, double label_smoothing,
                             Reduction reduction) {
-  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kLongRowThreads, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 0, {x, class_weight, gx});
     on.launch(cross_entropy_rows_backward<T, kThreads>, row_grid<kThreads>(plan, rows, 0, kLossBlocks), gy, x, target,
               class_weight, lse, weight, gx, rows, cols, Smoothed<T>(ignore_index, label_smoothing, cols), plan,

@@ -226,7 +226,7 @@ void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int6
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns_backward<T, S, kLog>, tiles.grid(), gy, y, gx, tiles);
   }
-  with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kLongRowThreads, kRowThreads>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(dim, 2, {gy, y, gx});
     on.launch(softmax_rows_backward<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
               plan);
