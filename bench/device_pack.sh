@@ -14,10 +14,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build/cuda} archive=${2:-$root/build/device/pack.tar.xz} limit=${LIMIT:-55}
-programs=(tests/levin_tests bench/bench_kernels bench/bench_step bench/bench_trainer)
-for name in levin mnist gnn gpt; do
-  [ -f "$root/examples/$name.cpp" ] && programs+=("examples/$name")
-done
+programs=(tests/levin_tests bench/bench_kernels bench/bench_step examples/levin)  # those that device.sh starts
 fail() {
   printf 'device_pack: %s\n' "$*" >&2
   exit 1
