@@ -28,8 +28,9 @@ void check_row(std::int64_t items) {
   for (std::size_t i = 0; i < n + slack; ++i) pa[i] = T(float(i % 13)), pb[i] = T(float(i % 7)), po[i] = T(-1.0f);
   Gpu{Stream::current(*test::launching_device())}.launch(
       gpu::pointwise_row<MulAdd, V, T, gpu::Operand<T>, gpu::Number<T>, gpu::Operand<T>>,
-      Grid{.blocks = 2, .threads = 32}, MulAdd{}, items, po, gpu::Operand<T>{pa}, gpu::Number<T>{2.0f},
-      gpu::Operand<T>{pb});
+      Grid{.blocks = blocks_for(items, gpu::kPointwiseAhead * gpu::kPointwiseThreads),
+           .threads = gpu::kPointwiseThreads},
+      MulAdd{}, items, po, gpu::Operand<T>{pa}, gpu::Number<T>{2.0f}, gpu::Operand<T>{pb});
   std::int64_t wrong = 0;
   for (std::size_t i = 0; i < n + slack; ++i) wrong += float(po[i]) != (i < n ? float(2 * (i % 13) + i % 7) : -1.0f);
   CHECK(wrong == 0);
@@ -37,9 +38,9 @@ void check_row(std::int64_t items) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("simt: a row is computed whole, whatever rounds of four items a thread it has and what is left", T,
-                   float, bf16) {
-  for (const std::int64_t items : {1, 63, 64, 65, 255, 256, 257, 449, 512, 1000}) {
+TEST_CASE_TEMPLATE("simt: a row is computed whole, whatever its last block of four items a thread has", T, float,
+                   bf16) {
+  for (const std::int64_t items : {1, 255, 256, 257, 769, 1023, 1024, 1025, 2047, 2048, 2500}) {
     CAPTURE(items);
     check_row<T>(items);
   }
