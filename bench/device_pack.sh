@@ -5,7 +5,7 @@
 #
 #   bench/device_pack.sh [BUILD [ARCHIVE]]    build/cuda, build/device/pack.tar.xz
 #
-# BUILD is configured and built where it is not: tests, benchmarks and examples. With -Dcuda-ptx=false programs are
+# BUILD is configured and built where it is not: tests, benchmarks and `levin`. With -Dcuda-ptx=false programs are
 # smaller. What each part takes is printed, and the archive's size, which may be at most LIMIT MiB (55): what is
 # carried to such a machine is often limited. The unpacked programs are started once, from a folder of their own.
 #

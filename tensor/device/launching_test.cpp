@@ -1,4 +1,5 @@
-// Blocking launches. The environment sets the mode of a process; these tests switch it by hand.
+// Blocking launches, and the blocks that a runtime allocates. The environment sets the mode of a process; these tests
+// switch it by hand.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -212,7 +212,7 @@ struct Graphs {
   }
 };
 
-// Makes `graph` a node of the recording of `stream`, behind what the stream has recorded: cudaGraphLaunch is refused
+// Makes `graph` a node of the recording of `stream`, after what the stream has recorded: CUDA refuses cudaGraphLaunch
 // while a stream records.
 void add_to_capture(cudaGraph_t graph, cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
