@@ -10,8 +10,7 @@
 //
 // A plane belongs to one task, so results do not depend on the number of threads. No window is empty.
 //
-// On devices gpu::max_pool and the others take the same arguments: a thread an output, and for the two gradients a
-// thread an input, which goes over the windows that see it in order: no atomics, and the bits of the CPU.
+// pool_device.cuh has the kernels of devices.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_POOL_CUH
 #define LEVIN_KERNELS_POOL_CUH
@@ -23,43 +22,55 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
-#include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
 #include "kernels/lib/scratch.h"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
 
-// The windows along one axis: output o sees inputs [begin(o), end(o)).
-struct PoolAxis {
-  std::int64_t in = 0, out = 0;
-  std::int64_t kernel = 1, stride = 1, padding = 0;  // adaptive axes cut `in` into `out` parts instead
-  bool adaptive = false;
-  bool count_padding = false;  // an average divides by padded elements too
-
-  LEVIN_HD std::int64_t begin(std::int64_t o) const {
-    return adaptive ? o * in / out : std::max<std::int64_t>(0, o * stride - padding);
-  }
-  LEVIN_HD std::int64_t end(std::int64_t o) const {
-    return adaptive ? ((o + 1) * in + out - 1) / out : std::min(in, o * stride - padding + kernel);
-  }
-  LEVIN_HD std::int64_t count(std::int64_t o) const {
-    if (adaptive || !count_padding) return end(o) - begin(o);
-    const std::int64_t first = o * stride - padding;
-    return std::min(first + kernel, in + padding) - first;
-  }
-  // The windows that see input i: [first_window(i), last_window(i)].
-  LEVIN_HD std::int64_t first_window(std::int64_t i) const {
-    if (adaptive) return i * out / in;
-    const std::int64_t room = i + padding - kernel;
-    return room < 0 ? 0 : room / stride + 1;
-  }
-  LEVIN_HD std::int64_t last_window(std::int64_t i) const {
-    return std::min(out, adaptive ? ((i + 1) * out - 1) / in + 1 : (i + padding) / stride + 1) - 1;
+// How a quotient of two numbers of which neither is negative is taken.
+struct Divided {
+  template <class Int>
+  LEVIN_HD Int operator()(Int n, Int divisor) const {
+    return n / divisor;
   }
 };
+
+// The windows along one axis: output o sees inputs [begin(o), end(o)). Int holds every number of the formulas.
+template <class Int, class Quotient>
+struct WindowsAlong {
+  using Place = Int;
+  Int in = 0, out = 0;
+  Int kernel = 1, stride = 1, padding = 0;  // adaptive axes cut `in` into `out` parts instead
+  bool adaptive = false;
+  bool count_padding = false;  // an average divides by padded elements too
+  Quotient by_in{}, by_out{}, by_stride{};
+
+  LEVIN_HD Int begin(Int o) const { return adaptive ? by_out(o * in, out) : larger(0, o * stride - padding); }
+  LEVIN_HD Int end(Int o) const {
+    return adaptive ? by_out((o + 1) * in + out - 1, out) : smaller(in, o * stride - padding + kernel);
+  }
+  LEVIN_HD Int count(Int o) const {
+    if (adaptive || !count_padding) return end(o) - begin(o);
+    const Int first = o * stride - padding;
+    return smaller(first + kernel, in + padding) - first;
+  }
+  // The windows that see input i: [first_window(i), last_window(i)].
+  LEVIN_HD Int first_window(Int i) const {
+    if (adaptive) return by_in(i * out, in);
+    const Int room = i + padding - kernel;
+    return room < 0 ? 0 : by_stride(room, stride) + 1;
+  }
+  LEVIN_HD Int last_window(Int i) const {
+    return smaller(out, (adaptive ? by_in((i + 1) * out - 1, in) : by_stride(i + padding, stride)) + 1) - 1;
+  }
+
+ private:
+  LEVIN_HD static Int larger(Int a, Int b) { return a > b ? a : b; }
+  LEVIN_HD static Int smaller(Int a, Int b) { return a < b ? a : b; }
+};
+using PoolAxis = WindowsAlong<std::int64_t, Divided>;
 
 // n in the type of the sums. A device converts 32 bits four times as fast as 64.
 template <class A>
@@ -70,13 +81,13 @@ LEVIN_HD A as_divisor(std::int64_t n) {
 
 // One window of a plane, which is at `in`: output (i, j) of axes h and w. The place of its largest element in the
 // plane.
-template <class T, class Axis>
-LEVIN_HD std::int64_t largest_of_window(const T* in, const Axis& h, const Axis& w, std::int64_t i, std::int64_t j) {
-  const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-  std::int64_t place = h.begin(i) * w.in + c0;
+template <class T, class Axis, class Int = typename Axis::Place>
+LEVIN_HD Int largest_of_window(const T* in, const Axis& h, const Axis& w, Int i, Int j) {
+  const Int r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+  Int place = h.begin(i) * w.in + c0;
   auto best = Accum<T>(in[place]);
-  for (std::int64_t r = h.begin(i); r < r1; ++r) {
-    for (std::int64_t c = c0; c < c1; ++c) {
+  for (Int r = h.begin(i); r < r1; ++r) {
+    for (Int c = c0; c < c1; ++c) {
       const auto v = Accum<T>(in[r * w.in + c]);
       if (v > best || v != v) {
         best = v;
@@ -87,14 +98,14 @@ LEVIN_HD std::int64_t largest_of_window(const T* in, const Axis& h, const Axis& 
   return place;
 }
 // Its average.
-template <class T, class Axis>
-LEVIN_HD T average_of_window(const T* in, const Axis& h, const Axis& w, std::int64_t i, std::int64_t j) {
-  const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+template <class T, class Axis, class Int = typename Axis::Place>
+LEVIN_HD T average_of_window(const T* in, const Axis& h, const Axis& w, Int i, Int j) {
+  const Int r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
   Accum<T> sum = 0;
-  for (std::int64_t r = h.begin(i); r < r1; ++r) {
-    for (std::int64_t c = c0; c < c1; ++c) sum += Accum<T>(in[r * w.in + c]);
+  for (Int r = h.begin(i); r < r1; ++r) {
+    for (Int c = c0; c < c1; ++c) sum += Accum<T>(in[r * w.in + c]);
   }
-  return T(sum / as_divisor<Accum<T>>(h.count(i) * w.count(j)));
+  return T(sum / as_divisor<Accum<T>>(std::int64_t{h.count(i)} * w.count(j)));
 }
 
 // Planes a task: about 64 K elements.
@@ -114,162 +125,6 @@ LEVIN_PICK(max_pool_gather)
 LEVIN_PICK(avg_pool)
 LEVIN_PICK(avg_pool_backward)
 }  // namespace levin::kernels::cpu
-
-namespace levin::kernels::gpu {
-
-// PoolAxis as kernels take it: its quotients are multiplications, since a division of 64 bits takes about a hundred
-// instructions.
-struct PoolWindows : PoolAxis {
-  Divider by_stride, by_in, by_out;
-  explicit PoolWindows(const PoolAxis& axis)
-      : PoolAxis(axis),
-        by_stride(std::max<std::int64_t>(1, stride)),
-        by_in(std::max<std::int64_t>(1, in)),
-        by_out(std::max<std::int64_t>(1, out)) {}
-
-  __device__ std::int64_t begin(std::int64_t o) const {
-    return adaptive ? by_out.quotient(o * in) : PoolAxis::begin(o);
-  }
-  __device__ std::int64_t end(std::int64_t o) const {
-    return adaptive ? by_out.quotient((o + 1) * in + out - 1) : PoolAxis::end(o);
-  }
-  __device__ std::int64_t count(std::int64_t o) const { return adaptive ? end(o) - begin(o) : PoolAxis::count(o); }
-  __device__ std::int64_t first_window(std::int64_t i) const {
-    if (adaptive) return by_in.quotient(i * out);
-    const std::int64_t room = i + padding - kernel;
-    return room < 0 ? 0 : by_stride.quotient(room) + 1;
-  }
-  __device__ std::int64_t last_window(std::int64_t i) const {
-    const std::int64_t end = adaptive ? by_in.quotient((i + 1) * out - 1) + 1 : by_stride.quotient(i + padding) + 1;
-    return std::min(out, end) - 1;
-  }
-};
-
-// Places of [planes, rows, cols] in a grid-stride loop: f(u, plane, row, col) for place u.
-template <class F>
-__device__ __forceinline__ void for_each_place(std::int64_t places, const Divider& rows, const Divider& cols, F&& f) {
-  const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
-  for (std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < places; u += step) {
-    const std::int64_t line = cols.quotient(u), plane = rows.quotient(line);
-    f(u, plane, line - plane * static_cast<std::int64_t>(rows.divisor),
-      u - line * static_cast<std::int64_t>(cols.divisor));
-  }
-}
-
-template <class T>
-__global__ void max_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolWindows h,
-                                 PoolWindows w, T* y, std::int32_t* index) {
-  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
-    const T* in = x + plane * h.in * w.in;
-    const std::int64_t place = largest_of_window(in, h, w, i, j);
-    y[u] = in[place];
-    index[u] = static_cast<std::int32_t>(place);
-  });
-}
-
-template <class T>
-__global__ void max_pool_inputs(const T* gy, const std::int32_t* index, std::int64_t places, Divider rows, Divider cols,
-                                PoolWindows h, PoolWindows w, T* gx) {
-  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t r, std::int64_t c) {
-    const auto place = static_cast<std::int32_t>(r * w.in + c);
-    const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
-    Accum<T> sum = 0;
-    for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
-      for (std::int64_t j = j0; j <= j1; ++j) {
-        const std::int64_t o = (plane * h.out + i) * w.out + j;
-        if (index[o] == place) sum += Accum<T>(gy[o]);
-      }
-    }
-    gx[u] = T(sum);
-  });
-}
-
-template <class T>
-__global__ void max_pool_places(const T* x, const std::int32_t* index, std::int64_t places, Divider rows, Divider cols,
-                                PoolWindows h, PoolWindows w, T* y) {
-  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t, std::int64_t) {
-    y[u] = x[plane * h.in * w.in + index[u]];
-  });
-}
-
-template <class T>
-__global__ void avg_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolWindows h,
-                                 PoolWindows w, T* y) {
-  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
-    y[u] = average_of_window(x + plane * h.in * w.in, h, w, i, j);
-  });
-}
-
-template <class T>
-__global__ void avg_pool_inputs(const T* gy, std::int64_t places, Divider rows, Divider cols, PoolWindows h,
-                                PoolWindows w, T* gx) {
-  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t r, std::int64_t c) {
-    const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
-    Accum<T> sum = 0;
-    for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
-      for (std::int64_t j = j0; j <= j1; ++j) {
-        sum += Accum<T>(gy[(plane * h.out + i) * w.out + j]) / as_divisor<Accum<T>>(h.count(i) * w.count(j));
-      }
-    }
-    gx[u] = T(sum);
-  });
-}
-
-// Calls launch(grid, places, rows, cols) for [planes, rows, cols], unless that is empty.
-template <class F>
-void over_places(std::int64_t planes, std::int64_t rows, std::int64_t cols, F&& launch) {
-  const std::int64_t places = planes * rows * cols;
-  if (places == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((places + 255) / 256, 132 * 16));
-  launch(Grid{.blocks = blocks, .threads = 256}, places, Divider(rows), Divider(cols));
-}
-
-template <class T>
-void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
-              std::int32_t* index) {
-  over_places(planes, h.out, w.out,
-              [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-                on.launch(max_pool_windows<T>, grid, x, places, rows, cols, PoolWindows(h), PoolWindows(w), y, index);
-              });
-}
-template <class T>
-void max_pool_scatter(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
-                      const PoolAxis& w, T* gx) {
-  over_places(planes, h.in, w.in, [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-    on.launch(max_pool_inputs<T>, grid, gy, index, places, rows, cols, PoolWindows(h), PoolWindows(w), gx);
-  });
-}
-template <class T>
-void max_pool_gather(const Gpu& on, const T* x, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
-                     const PoolAxis& w, T* y) {
-  over_places(planes, h.out, w.out,
-              [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-                on.launch(max_pool_places<T>, grid, x, index, places, rows, cols, PoolWindows(h), PoolWindows(w), y);
-              });
-}
-template <class T>
-void avg_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
-  over_places(planes, h.out, w.out,
-              [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-                on.launch(avg_pool_windows<T>, grid, x, places, rows, cols, PoolWindows(h), PoolWindows(w), y);
-              });
-}
-template <class T>
-void avg_pool_backward(const Gpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
-  over_places(planes, h.in, w.in, [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
-    on.launch(avg_pool_inputs<T>, grid, gy, places, rows, cols, PoolWindows(h), PoolWindows(w), gx);
-  });
-}
-
-}  // namespace levin::kernels::gpu
-
-namespace levin::kernels {  // of the executor that is given
-using cpu::avg_pool, gpu::avg_pool;
-using cpu::avg_pool_backward, gpu::avg_pool_backward;
-using cpu::max_pool, gpu::max_pool;
-using cpu::max_pool_gather, gpu::max_pool_gather;
-using cpu::max_pool_scatter, gpu::max_pool_scatter;
-}  // namespace levin::kernels
 
 #endif  // LEVIN_KERNELS_POOL_CUH
 #else

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/conv/pool.cuh"
+#include "kernels/conv/pool_device.cuh"
 #include "kernels/device/vec.cuh"
 
 #define LEVIN_LEVEL_FILE "kernels/conv/pool_channels_last.cuh"
@@ -35,18 +35,16 @@ namespace levin::kernels::gpu {
 
 // V channels of a pixel: of an output for results, of an input for gradients.
 struct PixelPlaces {
-  std::int64_t places;
-  Divider chunks, cols, rows;
+  PoolPlaces chunks;  // a plane is an image, a column a chunk of a pixel's channels
+  Divider per_pixel;
   std::int64_t channels;
-  template <int V, class F>
+  template <int V, class Int, class F>
   __device__ __forceinline__ void each(F&& f) const {  // f(image, row, col, channel, offset)
-    const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
-    for (std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < places; u += step) {
-      const std::int64_t pixel = chunks.quotient(u), line = cols.quotient(pixel), image = rows.quotient(line);
-      f(image, line - image * static_cast<std::int64_t>(rows.divisor),
-        pixel - line * static_cast<std::int64_t>(cols.divisor),
-        (u - pixel * static_cast<std::int64_t>(chunks.divisor)) * V, u * V);
-    }
+    chunks.each<std::int64_t>([&](std::int64_t u, std::int64_t image, std::int64_t row, std::int64_t chunk) {
+      const std::int64_t col = per_pixel.quotient(chunk);
+      const std::int64_t channel = (chunk - col * static_cast<std::int64_t>(per_pixel.divisor)) * V;
+      f(image, static_cast<Int>(row), static_cast<Int>(col), channel, u * V);
+    });
   }
 };
 // V indices, 16 bytes at a time.
@@ -74,64 +72,57 @@ struct Indices {
     return all;
   }
 };
-template <class T, int V>
-__device__ __forceinline__ void store_sums(T* p, const Accum<T> (&sum)[V]) {
-  Vec<T, V> v;
-#pragma unroll
-  for (int j = 0; j < V; ++j) v[j] = T(sum[j]);
-  store(p, v);
-}
 
-template <class T, int V>
-__global__ void max_pool_pixels(const T* x, PixelPlaces at, PoolWindows h, PoolWindows w, T* y, std::int32_t* index) {
-  at.each<V>([=](std::int64_t image, std::int64_t i, std::int64_t j, std::int64_t channel, std::int64_t to) {
+template <class T, int V, class W>
+__global__ void max_pool_pixels(const T* x, PixelPlaces at, W h, W w, T* y, std::int32_t* index) {
+  using Int = typename W::Place;
+  at.each<V, Int>([=](std::int64_t image, Int i, Int j, std::int64_t channel, std::int64_t to) {
     const T* const in = x + image * h.in * w.in * at.channels + channel;
-    const std::int64_t r0 = h.begin(i), r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-    Vec<T, V> best = load<V>(in + (r0 * w.in + c0) * at.channels);
+    const Int r0 = h.begin(i), r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+    Widened<T, V> best = widened(load<V>(in + (r0 * w.in + c0) * at.channels));
     Indices<V> place;
 #pragma unroll
     for (int k = 0; k < V; ++k) place.of[k] = static_cast<std::int32_t>(r0 * w.in + c0);
-    for (std::int64_t r = r0; r < r1; ++r) {
-      for (std::int64_t c = c0; c < c1; ++c) {
-        const Vec<T, V> v = load<V>(in + (r * w.in + c) * at.channels);
+    for (Int r = r0; r < r1; ++r) {
+      for (Int c = c0; c < c1; ++c) {
+        const Widened<T, V> v = widened(load<V>(in + (r * w.in + c) * at.channels));
 #pragma unroll
         for (int k = 0; k < V; ++k) {
-          const auto value = Accum<T>(v[k]);
-          const bool takes = value > Accum<T>(best[k]) || value != value;
+          const bool takes = v[k] > best[k] || v[k] != v[k];
           best[k] = takes ? v[k] : best[k];
           place.of[k] = takes ? static_cast<std::int32_t>(r * w.in + c) : place.of[k];
         }
       }
     }
-    store(y + to, best);
+    store(y + to, narrowed(best));
     place.store_at(index + to);
   });
 }
 
-template <class T, int V>
-__global__ void max_pool_input_pixels(const T* gy, const std::int32_t* index, PixelPlaces at, PoolWindows h,
-                                      PoolWindows w, T* gx) {
-  at.each<V>([=](std::int64_t image, std::int64_t r, std::int64_t c, std::int64_t channel, std::int64_t to) {
+template <class T, int V, class W>
+__global__ void max_pool_input_pixels(const T* gy, const std::int32_t* index, PixelPlaces at, W h, W w, T* gx) {
+  using Int = typename W::Place;
+  at.each<V, Int>([=](std::int64_t image, Int r, Int c, std::int64_t channel, std::int64_t to) {
     const auto place = static_cast<std::int32_t>(r * w.in + c);
-    const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
-    Accum<T> sum[V] = {};
-    for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
-      for (std::int64_t j = j0; j <= j1; ++j) {
+    const Int i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
+    Widened<T, V> sum = {};
+    for (Int i = h.first_window(r); i <= i1; ++i) {
+      for (Int j = j0; j <= j1; ++j) {
         const std::int64_t o = ((image * h.out + i) * w.out + j) * at.channels + channel;
         const Indices<V> from = Indices<V>::load_from(index + o);
-        const Vec<T, V> g = load<V>(gy + o);
+        const Widened<T, V> g = widened(load<V>(gy + o));
 #pragma unroll
-        for (int k = 0; k < V; ++k) sum[k] = from.of[k] == place ? sum[k] + Accum<T>(g[k]) : sum[k];
+        for (int k = 0; k < V; ++k) sum[k] = from.of[k] == place ? sum[k] + g[k] : sum[k];
       }
     }
-    store_sums<T, V>(gx + to, sum);
+    store(gx + to, narrowed(sum));
   });
 }
 
-template <class T, int V>
-__global__ void max_pool_gather_pixels(const T* x, const std::int32_t* index, PixelPlaces at, PoolWindows h,
-                                       PoolWindows w, T* y) {
-  at.each<V>([=](std::int64_t image, std::int64_t, std::int64_t, std::int64_t channel, std::int64_t to) {
+template <class T, int V, class W>
+__global__ void max_pool_gather_pixels(const T* x, const std::int32_t* index, PixelPlaces at, W h, W w, T* y) {
+  using Int = typename W::Place;
+  at.each<V, Int>([=](std::int64_t image, Int, Int, std::int64_t channel, std::int64_t to) {
     const T* const in = x + image * h.in * w.in * at.channels + channel;
     const Indices<V> from = Indices<V>::load_from(index + to);
     Vec<T, V> v;
@@ -141,97 +132,104 @@ __global__ void max_pool_gather_pixels(const T* x, const std::int32_t* index, Pi
   });
 }
 
-template <class T, int V>
-__global__ void avg_pool_pixels(const T* x, PixelPlaces at, PoolWindows h, PoolWindows w, T* y) {
-  at.each<V>([=](std::int64_t image, std::int64_t i, std::int64_t j, std::int64_t channel, std::int64_t to) {
+template <class T, int V, class W>
+__global__ void avg_pool_pixels(const T* x, PixelPlaces at, W h, W w, T* y) {
+  using Int = typename W::Place;
+  at.each<V, Int>([=](std::int64_t image, Int i, Int j, std::int64_t channel, std::int64_t to) {
     const T* const in = x + image * h.in * w.in * at.channels + channel;
-    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-    const auto divisor = as_divisor<Accum<T>>(h.count(i) * w.count(j));
-    Accum<T> sum[V] = {};
-    for (std::int64_t r = h.begin(i); r < r1; ++r) {
-      for (std::int64_t c = c0; c < c1; ++c) {
-        const Vec<T, V> v = load<V>(in + (r * w.in + c) * at.channels);
+    const Int r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+    const ByCount<Accum<T>> by(std::int64_t{h.count(i)} * w.count(j));
+    Widened<T, V> sum = {};
+    for (Int r = h.begin(i); r < r1; ++r) {
+      for (Int c = c0; c < c1; ++c) {
+        const Widened<T, V> v = widened(load<V>(in + (r * w.in + c) * at.channels));
 #pragma unroll
-        for (int k = 0; k < V; ++k) sum[k] += Accum<T>(v[k]);
+        for (int k = 0; k < V; ++k) sum[k] += v[k];
       }
     }
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] /= divisor;
-    store_sums<T, V>(y + to, sum);
+    for (int k = 0; k < V; ++k) sum[k] = by.of(sum[k]);
+    store(y + to, narrowed(sum));
   });
 }
 
-template <class T, int V>
-__global__ void avg_pool_input_pixels(const T* gy, PixelPlaces at, PoolWindows h, PoolWindows w, T* gx) {
-  at.each<V>([=](std::int64_t image, std::int64_t r, std::int64_t c, std::int64_t channel, std::int64_t to) {
-    const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
-    Accum<T> sum[V] = {};
-    for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
-      for (std::int64_t j = j0; j <= j1; ++j) {
-        const auto divisor = as_divisor<Accum<T>>(h.count(i) * w.count(j));
-        const Vec<T, V> g = load<V>(gy + ((image * h.out + i) * w.out + j) * at.channels + channel);
+template <class T, int V, class W>
+__global__ void avg_pool_input_pixels(const T* gy, PixelPlaces at, W h, W w, T* gx) {
+  using Int = typename W::Place;
+  at.each<V, Int>([=](std::int64_t image, Int r, Int c, std::int64_t channel, std::int64_t to) {
+    const Int i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
+    Widened<T, V> sum = {};
+    for (Int i = h.first_window(r); i <= i1; ++i) {
+      for (Int j = j0; j <= j1; ++j) {
+        const ByCount<Accum<T>> by(std::int64_t{h.count(i)} * w.count(j));
+        const Widened<T, V> g = widened(load<V>(gy + ((image * h.out + i) * w.out + j) * at.channels + channel));
 #pragma unroll
-        for (int k = 0; k < V; ++k) sum[k] += Accum<T>(g[k]) / divisor;
+        for (int k = 0; k < V; ++k) sum[k] += by.of(g[k]);
       }
     }
-    store_sums<T, V>(gx + to, sum);
+    store(gx + to, narrowed(sum));
   });
 }
 
-// launch(V, grid, places) for the pixels [images, rows, cols], unless there is none.
+// launch(V, grid, places, h, w) for the pixels [images, rows, cols], unless there is none.
 template <class T, class F>
-void over_pixels(std::int64_t images, std::int64_t channels, std::int64_t rows, std::int64_t cols,
-                 std::initializer_list<const void*> pointers, F&& launch) {
+void over_pixels(std::int64_t images, std::int64_t channels, std::int64_t rows, std::int64_t cols, const PoolAxis& h,
+                 const PoolAxis& w, std::initializer_list<const void*> pointers, F&& launch) {
   const bool vectors = channels % kVec<T> == 0 && std::all_of(pointers.begin(), pointers.end(), aligned16);
-  const std::int64_t chunks = vectors ? channels / kVec<T> : channels, places = images * rows * cols * chunks;
-  if (places == 0) return;
-  const Grid grid{.blocks = static_cast<unsigned>(std::min<std::int64_t>((places + 255) / 256, 132 * 16)),
-                  .threads = 256};
-  const PixelPlaces at{places, Divider(chunks), Divider(cols), Divider(rows), channels};
-  if (vectors)
-    launch(std::integral_constant<int, kVec<T>>{}, grid, at);
-  else
-    launch(std::integral_constant<int, 1>{}, grid, at);
+  const std::int64_t chunks = vectors ? channels / kVec<T> : channels;
+  over_places(images, rows, cols * chunks, [&](const Grid& grid, const PoolPlaces& places) {
+    const PixelPlaces at{places, Divider(chunks), channels};
+    with_windows(h, w, [&](const auto& along_h, const auto& along_w) {
+      if (vectors)
+        launch(std::integral_constant<int, kVec<T>>{}, grid, at, along_h, along_w);
+      else
+        launch(std::integral_constant<int, 1>{}, grid, at, along_h, along_w);
+    });
+  });
 }
 
 template <class T>
 void max_pool_last(const Gpu& on, const T* x, std::int64_t images, std::int64_t channels, const PoolAxis& h,
                    const PoolAxis& w, T* y, std::int32_t* index) {
-  over_pixels<T>(images, channels, h.out, w.out, {x, y, index},
-                 [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(max_pool_pixels<T, V>, grid, x, at, PoolWindows(h), PoolWindows(w), y, index);
+  over_pixels<T>(images, channels, h.out, w.out, h, w, {x, y, index},
+                 [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at,
+                                     const W& along_h, const W& along_w) {
+                   on.launch(max_pool_pixels<T, V, W>, grid, x, at, along_h, along_w, y, index);
                  });
 }
 template <class T>
 void max_pool_scatter_last(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t images,
                            std::int64_t channels, const PoolAxis& h, const PoolAxis& w, T* gx) {
-  over_pixels<T>(images, channels, h.in, w.in, {gy, gx, index},
-                 [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(max_pool_input_pixels<T, V>, grid, gy, index, at, PoolWindows(h), PoolWindows(w), gx);
+  over_pixels<T>(images, channels, h.in, w.in, h, w, {gy, gx, index},
+                 [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at,
+                                     const W& along_h, const W& along_w) {
+                   on.launch(max_pool_input_pixels<T, V, W>, grid, gy, index, at, along_h, along_w, gx);
                  });
 }
 template <class T>
 void max_pool_gather_last(const Gpu& on, const T* x, const std::int32_t* index, std::int64_t images,
                           std::int64_t channels, const PoolAxis& h, const PoolAxis& w, T* y) {
-  over_pixels<T>(images, channels, h.out, w.out, {x, y, index},
-                 [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(max_pool_gather_pixels<T, V>, grid, x, index, at, PoolWindows(h), PoolWindows(w), y);
+  over_pixels<T>(images, channels, h.out, w.out, h, w, {x, y, index},
+                 [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at,
+                                     const W& along_h, const W& along_w) {
+                   on.launch(max_pool_gather_pixels<T, V, W>, grid, x, index, at, along_h, along_w, y);
                  });
 }
 template <class T>
 void avg_pool_last(const Gpu& on, const T* x, std::int64_t images, std::int64_t channels, const PoolAxis& h,
                    const PoolAxis& w, T* y) {
-  over_pixels<T>(images, channels, h.out, w.out, {x, y},
-                 [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(avg_pool_pixels<T, V>, grid, x, at, PoolWindows(h), PoolWindows(w), y);
-                 });
+  over_pixels<T>(
+      images, channels, h.out, w.out, h, w, {x, y},
+      [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at, const W& along_h,
+                          const W& along_w) { on.launch(avg_pool_pixels<T, V, W>, grid, x, at, along_h, along_w, y); });
 }
 template <class T>
 void avg_pool_backward_last(const Gpu& on, const T* gy, std::int64_t images, std::int64_t channels, const PoolAxis& h,
                             const PoolAxis& w, T* gx) {
-  over_pixels<T>(images, channels, h.in, w.in, {gy, gx},
-                 [&]<int V>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at) {
-                   on.launch(avg_pool_input_pixels<T, V>, grid, gy, at, PoolWindows(h), PoolWindows(w), gx);
+  over_pixels<T>(images, channels, h.in, w.in, h, w, {gy, gx},
+                 [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at,
+                                     const W& along_h, const W& along_w) {
+                   on.launch(avg_pool_input_pixels<T, V, W>, grid, gy, at, along_h, along_w, gx);
                  });
 }
 

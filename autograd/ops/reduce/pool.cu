@@ -5,6 +5,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/reduce/pool_parts.h"
 #include "kernels/conv/pool_channels_last.cuh"
+#include "kernels/conv/pool_device.cuh"
 #include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"

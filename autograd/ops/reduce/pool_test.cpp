@@ -1,9 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
 
+#include "tests/device.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -230,6 +233,75 @@ TEST_CASE("adaptive pooling to rows without columns does no work, however many t
     const Tensor y = f(x, {std::int64_t{1} << 40, 0});  // hours of empty rows
     CHECK(y.numel() == 0);
     CHECK(equal(grad(Tensors{sum(y)}, Tensors{x})[0], zeros({1, 1, 3, 3}, cpu)));
+  }
+}
+
+namespace {
+
+// Few different numbers, so that windows have equals; some of them special. `offset` elements stand before them in
+// their memory.
+Tensor drawn(const Shape& shape, DType dtype, unsigned seed, bool specials, std::int64_t offset, Device device) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  std::mt19937 random(seed);
+  std::vector<double> v(static_cast<std::size_t>(shape.numel() + offset));
+  for (double& e : v) {
+    e = double(random() % 9) / 4 - 1;
+    if (const unsigned k = random() % 40; specials && k < 4) e = std::array{std::nan(""), kInf, -kInf, -0.0}[k];
+  }
+  const Tensor line = from_data(v, {shape.numel() + offset}, cpu).to(dtype).to(device);
+  return reshape(narrow(line, 0, offset, shape.numel()), Dims(shape.dims()));
+}
+
+// Zeros with their signs; one NaN is as good as another.
+bool same_numbers(const Tensor& a, const Tensor& b) {
+  const auto x = a.to(cpu).to(DType::f64).to_vector<double>(), y = b.to(cpu).to(DType::f64).to_vector<double>();
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](double p, double q) {
+    return std::isnan(p) ? std::isnan(q) : p == q && std::signbit(p) == std::signbit(q);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("pooling on a device has the numbers of the cpu: windows of any size, rows of any width, special numbers") {
+  DEVICE_OR_SKIP();
+  const PoolOptions options[] = {
+      {},
+      {.ceil_mode = true},
+      {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}},
+      {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}, .ceil_mode = true, .count_include_pad = false},
+      {.kernel = {3, 3}, .stride = {{2, 2}}},
+      {.kernel = {3, 3}, .stride = {{1, 1}}, .padding = {1, 1}},
+      {.kernel = {2, 3}, .stride = {{3, 1}}, .padding = {1, 0}, .ceil_mode = true},
+  };
+  // Rows of whole vectors, of other widths, and of one element; rows and columns that no window sees.
+  const Shape shapes[] = {{2, 2, 6, 32}, {1, 2, 9, 64}, {1, 3, 7, 31}, {1, 2, 5, 18}, {2, 3, 5, 3}, {1, 2, 3, 16}};
+  for (const Shape& shape : shapes) {
+    for (const PoolOptions& o : options) {
+      for (const std::int64_t offset : {0, 1}) {
+        CAPTURE(text(shape));
+        CAPTURE(&o - options);
+        for (const DType dtype : kFloatDTypes) {
+          CAPTURE(text(dtype));
+          for (const bool specials : {false, true}) {
+            const Tensor x = drawn(shape, dtype, 1, specials, offset, cpu);
+            const Tensor there = drawn(shape, dtype, 1, specials, offset, device);
+            const ValuesIndices want = max_pool2d_with_indices(x, o), got = max_pool2d_with_indices(there, o);
+            CHECK(same_numbers(got.values, want.values));
+            CHECK(same_numbers(got.indices, want.indices));
+            CHECK(same_numbers(avg_pool2d(there, o), avg_pool2d(x, o)));
+            const auto gradient = [&](const Tensor& in, bool largest) {
+              Tensor leaf = in.detach();
+              leaf.requires_grad_();
+              const Tensor y = largest ? max_pool2d(leaf, o) : avg_pool2d(leaf, o);
+              const Tensor gy = drawn(y.shape(), dtype, 2, specials, offset, in.device());
+              return grad(std::span(&y, 1), std::span(&leaf, 1), std::span(&gy, 1))[0];
+            };
+            CHECK(same_numbers(gradient(there, true), gradient(x, true)));
+            CHECK(same_numbers(gradient(there, false), gradient(x, false)));
+          }
+        }
+      }
+    }
   }
 }
 

@@ -1,0 +1,548 @@
+// The kernels of pool.cuh's functions for devices that launch them. gpu::max_pool and the others take the arguments of
+// the CPU's and give its bits: a sum takes its elements in the CPU's order, and no kernel has atomics.
+//
+// Note [Pooling on a GPU]
+// A thread makes several neighbours of a row: four outputs, or for gradients 16 bytes of inputs, over whose windows it
+// walks in order. Instructions bound pooling of 16-bit numbers, so indices have 32 bits where a plane allows it, and
+// windows of the usual sizes are known to the compiler (KnownWindows): their taps are constants, and where rows start
+// at multiples of 16 bytes a row's elements come by vectors. Other windows of results take a thread an output.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/conv/pool.cuh"
+#include "kernels/device/strided.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/executor/gpu.h"
+#include "kernels/executor/hd.h"
+
+namespace levin::kernels::gpu {
+
+// A quotient as a multiplication: a division of 32 bits takes about twenty instructions, of 64 bits a hundred.
+struct Multiplied {
+  Divider by;
+  __device__ __forceinline__ std::int32_t operator()(std::int32_t n, std::int32_t) const {
+    return static_cast<std::int32_t>(by.quotient(static_cast<std::uint32_t>(n)));
+  }
+  __device__ __forceinline__ std::int64_t operator()(std::int64_t n, std::int64_t) const { return by.quotient(n); }
+};
+template <class Int>
+using PoolWindows = WindowsAlong<Int, Multiplied>;
+
+// Whether 32 bits hold the numbers of an axis.
+[[nodiscard]] inline bool is_short(const PoolAxis& a) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (a.in > kMost || a.out > kMost || a.kernel > kMost || a.stride > kMost) return false;
+  return !a.adaptive || (a.out + 1) * a.in + a.out < 2 * kMost;
+}
+template <class Int>
+[[nodiscard]] PoolWindows<Int> windows_along(const PoolAxis& a) {
+  const auto multiplied = [](std::int64_t divisor) { return Multiplied{Divider(std::max<std::int64_t>(1, divisor))}; };
+  return {.in = static_cast<Int>(a.in),
+          .out = static_cast<Int>(a.out),
+          .kernel = static_cast<Int>(a.kernel),
+          .stride = static_cast<Int>(a.stride),
+          .padding = static_cast<Int>(a.padding),
+          .adaptive = a.adaptive,
+          .count_padding = a.count_padding,
+          .by_in = multiplied(a.in),
+          .by_out = multiplied(a.out),
+          .by_stride = multiplied(a.stride)};
+}
+// f(h, w) with the windows in the narrowest integers that hold them.
+template <class F>
+void with_windows(const PoolAxis& h, const PoolAxis& w, F&& f) {
+  if (is_short(h) && is_short(w)) return f(windows_along<std::int32_t>(h), windows_along<std::int32_t>(w));
+  f(windows_along<std::int64_t>(h), windows_along<std::int64_t>(w));
+}
+
+// Square windows whose sizes the compiler knows.
+template <int kKernel_, int kStride_, int kPadding_>
+struct KnownWindows {
+  static constexpr int kKernel = kKernel_, kStride = kStride_, kPadding = kPadding_;
+  static constexpr int kSeeing = (kKernel + kStride - 1) / kStride;  // windows along an axis that see one input
+  static_assert(kPadding < kKernel && kKernel <= kStride + kPadding);
+  // The first window that sees input i, which windows_along has with a branch and a quotient.
+  __device__ static int first_window(int i) { return (i + kPadding - kKernel + kStride) / kStride; }
+  static bool are(const PoolAxis& a) {
+    return !a.adaptive && is_short(a) && a.kernel == kKernel && a.stride == kStride && a.padding == kPadding;
+  }
+};
+// f(known) with those that windows h and w are, if they are among the usual ones.
+template <class F>
+bool with_known_windows(const PoolAxis& h, const PoolAxis& w, F&& f) {
+  const auto taken = [&]<class Known>(Known known) {
+    if (!Known::are(h) || !Known::are(w)) return false;
+    f(known);
+    return true;
+  };
+  return taken(KnownWindows<2, 2, 0>{}) || taken(KnownWindows<3, 2, 1>{});
+}
+
+// x / count as x * (1 / count), one instruction of the same bits, where count is a power of two.
+template <class A>
+struct ByCount {
+  A divisor, factor;
+  bool is_exact;
+  __device__ __forceinline__ explicit ByCount(std::int64_t count)
+      : divisor(as_divisor<A>(count)), factor(0), is_exact((count & (count - 1)) == 0) {
+    using Word = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
+    // The exponent of a power of two, turned around.
+    constexpr Word kOne = kernels::bit_cast<Word>(A(1));
+    if (is_exact) factor = kernels::bit_cast<A>(static_cast<Word>(2 * kOne - kernels::bit_cast<Word>(divisor)));
+  }
+  __device__ __forceinline__ A of(A x) const { return is_exact ? x * factor : x / divisor; }
+};
+
+// Places of [planes, rows, cols] in a grid-stride loop.
+struct PoolPlaces {
+  std::int64_t places;
+  Divider rows, cols;
+  // f(u, plane, row, col) for place u.
+  template <class Int, class F>
+  __device__ __forceinline__ void each(F&& f) const {
+    const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
+    for (std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < places; u += step) {
+      const std::int64_t line = cols.quotient(u), plane = rows.quotient(line);
+      f(u, plane, static_cast<Int>(line) - static_cast<Int>(plane) * static_cast<Int>(rows.divisor),
+        static_cast<Int>(u) - static_cast<Int>(line) * static_cast<Int>(cols.divisor));
+    }
+  }
+};
+
+// ---- Windows of any size.
+
+template <class T, class W>
+__global__ void max_pool_windows(const T* x, PoolPlaces at, W h, W w, T* y, std::int32_t* index) {
+  using Int = typename W::Place;
+  at.each<Int>([=](std::int64_t u, std::int64_t plane, Int i, Int j) {
+    const T* in = x + plane * h.in * w.in;
+    const Int place = largest_of_window(in, h, w, i, j);
+    y[u] = in[place];
+    index[u] = static_cast<std::int32_t>(place);
+  });
+}
+
+template <class T>
+__global__ void max_pool_places(const T* x, const std::int32_t* index, PoolPlaces at, std::int64_t plane_size, T* y) {
+  at.each<std::int64_t>(
+      [=](std::int64_t u, std::int64_t plane, std::int64_t, std::int64_t) { y[u] = x[plane * plane_size + index[u]]; });
+}
+
+template <class T, class W>
+__global__ void avg_pool_windows(const T* x, PoolPlaces at, W h, W w, T* y) {
+  using Int = typename W::Place;
+  at.each<Int>([=](std::int64_t u, std::int64_t plane, Int i, Int j) {
+    y[u] = average_of_window(x + plane * h.in * w.in, h, w, i, j);
+  });
+}
+
+// Elements [first, first + V) of a row of n. vectors: all of them are in the row and aligned.
+template <int V, class T, class A>
+__device__ __forceinline__ void put_neighbours(T* row, std::int64_t first, std::int64_t n, bool vectors,
+                                               const A (&v)[V]) {
+  if (vectors) {
+    if constexpr (std::is_same_v<T, A>) {
+      Vec<T, V> all;
+#pragma unroll
+      for (int e = 0; e < V; ++e) all[e] = v[e];
+      store(row + first, all);
+    } else {
+      Widened<T, V> all;
+#pragma unroll
+      for (int e = 0; e < V; ++e) all[e] = v[e];
+      store(row + first, narrowed(all));
+    }
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < V; ++e)
+    if (first + e < n) row[first + e] = T(v[e]);
+}
+
+// The gradient of V = kVec<T> neighbouring inputs of a row. cols of `at` are such runs.
+template <class T, class W>
+__global__ void max_pool_inputs(const T* gy, const std::int32_t* index, PoolPlaces at, W h, W w, bool vectors, T* gx) {
+  using Int = typename W::Place;
+  constexpr int V = kVec<T>;
+  at.each<Int>([=](std::int64_t, std::int64_t plane, Int r, Int run) {
+    const Int c0 = run * V, last = c0 + V < w.in ? c0 + V - 1 : w.in - 1;
+    const auto place = static_cast<std::int32_t>(r * w.in + c0);
+    const Int i1 = h.last_window(r), j0 = w.first_window(c0), j1 = w.last_window(last);
+    Accum<T> sum[V] = {};
+    for (Int i = h.first_window(r); i <= i1; ++i) {
+      const std::int64_t line = (plane * h.out + i) * w.out;
+      for (Int j = j0; j <= j1; ++j) {
+        const std::int32_t of = index[line + j] - place;
+        if (of < 0 || of >= V) continue;
+        const auto g = Accum<T>(gy[line + j]);
+#pragma unroll
+        for (int e = 0; e < V; ++e)
+          if (of == e) sum[e] += g;
+      }
+    }
+    put_neighbours(gx + (plane * h.in + r) * w.in, c0, w.in, vectors, sum);
+  });
+}
+
+template <class T, class W>
+__global__ void avg_pool_inputs(const T* gy, PoolPlaces at, W h, W w, bool vectors, T* gx) {
+  using Int = typename W::Place;
+  constexpr int V = kVec<T>;
+  at.each<Int>([=](std::int64_t, std::int64_t plane, Int r, Int run) {
+    const Int c0 = run * V, last = c0 + V < w.in ? c0 + V - 1 : w.in - 1;
+    const Int i1 = h.last_window(r), j0 = w.first_window(c0), j1 = w.last_window(last);
+    Accum<T> sum[V] = {};
+    for (Int i = h.first_window(r); i <= i1; ++i) {
+      const std::int64_t line = (plane * h.out + i) * w.out;
+      for (Int j = j0; j <= j1; ++j) {
+        const ByCount<Accum<T>> by(std::int64_t{h.count(i)} * w.count(j));
+        const Accum<T> share = by.of(Accum<T>(gy[line + j]));
+        const Int begin = w.begin(j) - c0, end = w.end(j) - c0;
+#pragma unroll
+        for (int e = 0; e < V; ++e)
+          if (e >= begin && e < end) sum[e] += share;
+      }
+    }
+    put_neighbours(gx + (plane * h.in + r) * w.in, c0, w.in, vectors, sum);
+  });
+}
+
+// ---- Known windows.
+
+// kMain elements of a row of n from `first` on, a multiple of kMain, with kLeft before them and kRight after them;
+// `fill` outside of the row. kVectors: the row's start and length are multiples of kLoad elements. It is a constant for
+// the reason that with_vectors (row.cuh) has.
+template <bool kVectors, class T, int kLeft, int kMain, int kRight>
+struct Neighbours {
+  static constexpr int kLoad = kMain < kVec<T> ? kMain : kVec<T>, kCount = kLeft + kMain + kRight;
+  T left[kLeft + 1];
+  Vec<T, kLoad> main[kMain / kLoad];
+  T right[kRight + 1];
+
+  __device__ __forceinline__ void read(const T* row, int first, int n, T fill) {
+    const auto one = [=](int c) { return c >= 0 && c < n ? row[c] : fill; };
+#pragma unroll
+    for (int k = 0; k < kLeft; ++k) left[k] = one(first - kLeft + k);
+#pragma unroll
+    for (int k = 0; k < kRight; ++k) right[k] = one(first + kMain + k);
+#pragma unroll
+    for (int k = 0; k < kMain / kLoad; ++k) {
+      Vec<T, kLoad>& v = main[k];
+      if constexpr (kVectors) {
+#pragma unroll
+        for (int e = 0; e < kLoad; ++e) v[e] = fill;
+        if (first + k * kLoad < n) v = load<kLoad>(row + first + k * kLoad);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kLoad; ++e) v[e] = one(first + k * kLoad + e);
+      }
+    }
+  }
+  // As numbers to compute with; places stay as they are.
+  template <class A>
+  __device__ __forceinline__ void put_in(A (&to)[kCount]) const {
+#pragma unroll
+    for (int k = 0; k < kLeft; ++k) to[k] = A(left[k]);
+#pragma unroll
+    for (int k = 0; k < kRight; ++k) to[kLeft + kMain + k] = A(right[k]);
+#pragma unroll
+    for (int k = 0; k < kMain / kLoad; ++k) {
+      if constexpr (std::is_same_v<T, A>) {
+#pragma unroll
+        for (int e = 0; e < kLoad; ++e) to[kLeft + k * kLoad + e] = main[k][e];
+      } else {
+        const auto wide = widened(main[k]);
+#pragma unroll
+        for (int e = 0; e < kLoad; ++e) to[kLeft + k * kLoad + e] = wide[e];
+      }
+    }
+  }
+};
+
+// Outputs that a thread makes.
+template <class T>
+inline constexpr int kPooled = sizeof(T) == 8 ? 2 : 4;
+
+// The rows that the windows of kPooled outputs see. A window that reaches over the edge has `fill` there.
+template <bool kVectors, class T, class Known>
+struct SeenRows {
+  static constexpr int V = kPooled<T>, K = Known::kKernel, S = Known::kStride, P = Known::kPadding;
+  static constexpr int kMain = V * S, kRight = K - S - P > 0 ? K - S - P : 0;
+  using Row = Neighbours<kVectors, T, P, kMain, kRight>;
+  Row rows[K];
+
+  template <class W>
+  __device__ __forceinline__ SeenRows(const T* in, const W& h, const W& w, int i, int run, T fill) {
+#pragma unroll
+    for (int t = 0; t < K; ++t) {
+      const int r = i * S - P + t;
+      rows[t].read(in + r * w.in, run * kMain, r >= 0 && r < h.in ? w.in : 0, fill);
+    }
+  }
+};
+
+template <bool kVectors, class T, class Known, class W>
+__global__ void max_pool_known(const T* x, PoolPlaces at, W h, W w, T* y, std::int32_t* index) {
+  using A = Accum<T>;
+  using Seen = SeenRows<kVectors, T, Known>;
+  constexpr int V = Seen::V, K = Seen::K, S = Seen::S, P = Seen::P;
+  at.each<int>([=](std::int64_t, std::int64_t plane, int i, int run) {
+    const Seen seen(x + plane * h.in * w.in, h, w, i, run, T(-std::numeric_limits<A>::infinity()));
+    const int r0 = i * S - P, c0 = run * Seen::kMain - P;
+    A best[V];
+    std::int32_t place[V];
+#pragma unroll
+    for (int l = 0; l < V; ++l) {
+      best[l] = -std::numeric_limits<A>::infinity();
+      place[l] = max(r0, 0) * w.in + max(c0 + l * S, 0);
+    }
+#pragma unroll
+    for (int t = 0; t < K; ++t) {
+      A tap[Seen::Row::kCount];
+      seen.rows[t].put_in(tap);
+      const std::int32_t from = (r0 + t) * w.in + c0;
+#pragma unroll
+      for (int l = 0; l < V; ++l) {
+#pragma unroll
+        for (int u = 0; u < K; ++u) {
+          const A v = tap[l * S + u];
+          const bool takes = v > best[l] || v != v;
+          best[l] = takes ? v : best[l];
+          place[l] = takes ? from + l * S + u : place[l];
+        }
+      }
+    }
+    const std::int64_t line = (plane * h.out + i) * w.out;
+    put_neighbours(y + line, run * V, w.out, kVectors, best);
+    put_neighbours(index + line, run * V, w.out, kVectors, place);
+  });
+}
+
+template <bool kVectors, class T, class Known, class W>
+__global__ void avg_pool_known(const T* x, PoolPlaces at, W h, W w, T* y) {
+  using A = Accum<T>;
+  using Seen = SeenRows<kVectors, T, Known>;
+  constexpr int V = Seen::V, K = Seen::K, S = Seen::S;
+  at.each<int>([=](std::int64_t, std::int64_t plane, int i, int run) {
+    const Seen seen(x + plane * h.in * w.in, h, w, i, run, T(A(0)));
+    A sum[V] = {};
+#pragma unroll
+    for (int t = 0; t < K; ++t) {
+      A tap[Seen::Row::kCount];
+      seen.rows[t].put_in(tap);
+#pragma unroll
+      for (int l = 0; l < V; ++l) {
+#pragma unroll
+        for (int u = 0; u < K; ++u) sum[l] += tap[l * S + u];
+      }
+    }
+    const std::int64_t rows = h.count(i);
+#pragma unroll
+    for (int l = 0; l < V; ++l) sum[l] = ByCount<A>(rows * w.count(run * V + l)).of(sum[l]);
+    put_neighbours(y + (plane * h.out + i) * w.out, run * V, w.out, kVectors, sum);
+  });
+}
+
+// What the windows that see V = kVec<T> neighbouring inputs of a row hold of `values`: Known::kSeeing rows of them, of
+// which those that are none have `fill`.
+template <bool kVectors, class T, class S, class Known>
+struct SeeingRows {
+  static constexpr int V = kVec<T>, kMain = V / Known::kStride;
+  static constexpr int kRight = (V - 1 + Known::kPadding) / Known::kStride - (kMain - 1);
+  using Row = Neighbours<kVectors, S, 0, kMain, kRight>;
+  Row rows[Known::kSeeing];
+
+  template <class W>
+  __device__ __forceinline__ SeeingRows(const S* values, const W& h, const W& w, int r, int run, S fill) {
+    const int first = Known::first_window(r), past = (r + Known::kPadding) / Known::kStride + 1;
+    const int end = past < h.out ? past : h.out;
+#pragma unroll
+    for (int t = 0; t < Known::kSeeing; ++t)
+      rows[t].read(values + (first + t) * w.out, run * kMain, first + t < end ? w.out : 0, fill);
+  }
+};
+
+template <bool kVectors, class T, class Known, class W>
+__global__ void max_pool_inputs_known(const T* gy, const std::int32_t* index, PoolPlaces at, W h, W w, T* gx) {
+  using A = Accum<T>;
+  using Seeing = SeeingRows<kVectors, T, T, Known>;
+  using Places = SeeingRows<kVectors, T, std::int32_t, Known>;
+  constexpr int V = Seeing::V, K = Known::kKernel, S = Known::kStride, P = Known::kPadding;
+  at.each<int>([=](std::int64_t, std::int64_t plane, int r, int run) {
+    const std::int64_t outputs = plane * h.out * w.out;
+    const Places places(index + outputs, h, w, r, run, -1);
+    const Seeing seeing(gy + outputs, h, w, r, run, T(A(0)));
+    const std::int32_t place = r * w.in + run * V;
+    A sum[V] = {};
+#pragma unroll
+    for (int t = 0; t < Known::kSeeing; ++t) {
+      A g[Seeing::Row::kCount];
+      std::int32_t from[Places::Row::kCount];
+      seeing.rows[t].put_in(g);
+      places.rows[t].put_in(from);
+#pragma unroll
+      for (int q = 0; q < Seeing::Row::kCount; ++q) {
+        const std::int32_t of = from[q] - place;
+#pragma unroll
+        for (int e = 0; e < V; ++e)  // those that window q sees
+          if (e >= q * S - P && e < q * S - P + K && of == e) sum[e] += g[q];
+      }
+    }
+    put_neighbours(gx + (plane * h.in + r) * w.in, run * V, w.in, kVectors, sum);
+  });
+}
+
+template <bool kVectors, class T, class Known, class W>
+__global__ void avg_pool_inputs_known(const T* gy, PoolPlaces at, W h, W w, T* gx) {
+  using A = Accum<T>;
+  using Seeing = SeeingRows<kVectors, T, T, Known>;
+  constexpr int V = Seeing::V, K = Known::kKernel, S = Known::kStride, P = Known::kPadding;
+  constexpr int kWindows = Seeing::Row::kCount;
+  at.each<int>([=](std::int64_t, std::int64_t plane, int r, int run) {
+    const Seeing seeing(gy + plane * h.out * w.out, h, w, r, run, T(A(0)));
+    const int i0 = Known::first_window(r), j0 = run * Seeing::kMain;
+    // Whether all windows lie in the row, and so have all of their columns.
+    const bool whole = j0 * S >= P && (j0 + kWindows - 1) * S - P + K <= w.in;
+    A sum[V] = {};
+#pragma unroll
+    for (int t = 0; t < Known::kSeeing; ++t) {
+      A g[kWindows];
+      seeing.rows[t].put_in(g);
+      if (i0 + t >= h.out) continue;  // no window, whose count may be 0
+      const std::int64_t rows = h.count(i0 + t);
+      const ByCount<A> by_all(rows * K);
+#pragma unroll
+      for (int q = 0; q < kWindows; ++q) {
+        A share = g[q];
+        if (whole)
+          share = by_all.of(share);
+        else if (j0 + q < w.out)
+          share = ByCount<A>(rows * w.count(j0 + q)).of(share);
+#pragma unroll
+        for (int e = 0; e < V; ++e)
+          if (e >= q * S - P && e < q * S - P + K) sum[e] += share;
+      }
+    }
+    put_neighbours(gx + (plane * h.in + r) * w.in, run * V, w.in, kVectors, sum);
+  });
+}
+
+// ---- Launches.
+
+// launch(grid, places) for [planes, rows, cols], unless that is empty.
+template <class F>
+void over_places(std::int64_t planes, std::int64_t rows, std::int64_t cols, F&& launch) {
+  constexpr std::int64_t kThreads = 256, kMostBlocks = std::int64_t{1} << 30;
+  const std::int64_t places = planes * rows * cols;
+  if (places == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min((places + kThreads - 1) / kThreads, kMostBlocks));
+  launch(Grid{.blocks = blocks, .threads = kThreads}, PoolPlaces{places, Divider(rows), Divider(cols)});
+}
+[[nodiscard]] inline std::int64_t runs_of(std::int64_t n, std::int64_t v) { return (n + v - 1) / v; }
+// Whether rows of n elements start at multiples of 16 bytes.
+template <class T>
+[[nodiscard]] bool rows_aligned(const T* p, std::int64_t n) {
+  return aligned16(p) && n % kVec<T> == 0;
+}
+
+// f(known, vectors, h, w) where the windows are among the usual ones, with vectors_of(their stride) as a constant.
+template <class V, class F>
+bool with_known(const PoolAxis& h, const PoolAxis& w, V&& vectors_of, F&& f) {
+  return with_known_windows(h, w, [&]<class Known>(Known known) {
+    const auto rows = windows_along<std::int32_t>(h), cols = windows_along<std::int32_t>(w);
+    if (vectors_of(Known::kStride))
+      f(known, std::true_type{}, rows, cols);
+    else
+      f(known, std::false_type{}, rows, cols);
+  });
+}
+
+template <class T>
+void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
+              std::int32_t* index) {
+  const auto vectors = [&](int) {
+    return rows_aligned(x, w.in) && aligned16(y) && aligned16(index) && w.out % kPooled<T> == 0;
+  };
+  const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
+                                                              const W& cols) {
+    over_places(planes, h.out, runs_of(w.out, kPooled<T>), [&](const Grid& grid, const PoolPlaces& at) {
+      on.launch(max_pool_known<kVectors, T, Known, W>, grid, x, at, rows, cols, y, index);
+    });
+  };
+  if (with_known(h, w, vectors, known)) return;
+  over_places(planes, h.out, w.out, [&](const Grid& grid, const PoolPlaces& at) {
+    with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
+      on.launch(max_pool_windows<T, W>, grid, x, at, rows, cols, y, index);
+    });
+  });
+}
+template <class T>
+void max_pool_scatter(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
+                      const PoolAxis& w, T* gx) {
+  over_places(planes, h.in, runs_of(w.in, kVec<T>), [&](const Grid& grid, const PoolPlaces& at) {
+    const auto vectors = [&](int stride) {
+      return rows_aligned(gx, w.in) && aligned16(gy) && aligned16(index) && w.out % (kVec<T> / stride) == 0;
+    };
+    const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
+                                                                const W& cols) {
+      on.launch(max_pool_inputs_known<kVectors, T, Known, W>, grid, gy, index, at, rows, cols, gx);
+    };
+    if (with_known(h, w, vectors, known)) return;
+    with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
+      on.launch(max_pool_inputs<T, W>, grid, gy, index, at, rows, cols, rows_aligned(gx, w.in), gx);
+    });
+  });
+}
+template <class T>
+void max_pool_gather(const Gpu& on, const T* x, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
+                     const PoolAxis& w, T* y) {
+  over_places(planes, h.out, w.out, [&](const Grid& grid, const PoolPlaces& at) {
+    on.launch(max_pool_places<T>, grid, x, index, at, h.in * w.in, y);
+  });
+}
+template <class T>
+void avg_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
+  const auto vectors = [&](int) { return rows_aligned(x, w.in) && aligned16(y) && w.out % kPooled<T> == 0; };
+  const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
+                                                              const W& cols) {
+    over_places(planes, h.out, runs_of(w.out, kPooled<T>), [&](const Grid& grid, const PoolPlaces& at) {
+      on.launch(avg_pool_known<kVectors, T, Known, W>, grid, x, at, rows, cols, y);
+    });
+  };
+  if (with_known(h, w, vectors, known)) return;
+  over_places(planes, h.out, w.out, [&](const Grid& grid, const PoolPlaces& at) {
+    with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
+      on.launch(avg_pool_windows<T, W>, grid, x, at, rows, cols, y);
+    });
+  });
+}
+template <class T>
+void avg_pool_backward(const Gpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
+  over_places(planes, h.in, runs_of(w.in, kVec<T>), [&](const Grid& grid, const PoolPlaces& at) {
+    const auto vectors = [&](int stride) {
+      return rows_aligned(gx, w.in) && aligned16(gy) && w.out % (kVec<T> / stride) == 0;
+    };
+    const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
+                                                                const W& cols) {
+      on.launch(avg_pool_inputs_known<kVectors, T, Known, W>, grid, gy, at, rows, cols, gx);
+    };
+    if (with_known(h, w, vectors, known)) return;
+    with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
+      on.launch(avg_pool_inputs<T, W>, grid, gy, at, rows, cols, rows_aligned(gx, w.in), gx);
+    });
+  });
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels {  // of the executor that is given
+using cpu::avg_pool, gpu::avg_pool;
+using cpu::avg_pool_backward, gpu::avg_pool_backward;
+using cpu::max_pool, gpu::max_pool;
+using cpu::max_pool_gather, gpu::max_pool_gather;
+using cpu::max_pool_scatter, gpu::max_pool_scatter;
+}  // namespace levin::kernels
