@@ -5,7 +5,7 @@
 //   arg_extreme<Largest>(on, const T* x, T* values, std::int64_t* indices, outer, n, inner)
 //     the largest (smallest) of the n and where it first stands; NaN wins over numbers. values may be null; n >= 1.
 //   scan(on, const T* x, const Op& op, outer, n, inner)
-//     op.put(place, v) for every k, with v = x[0] joined with ... joined with x[k]; the ops stand below.
+//     the results of v at every k, with v = x[0] joined with ... joined with x[k]; the ops stand below.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
 //     scan by RunningSum; vector code for dense rows of floats.
 // The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
@@ -21,17 +21,17 @@
 #include "kernels/executor/hd.h"
 #include "kernels/math/math.h"
 #include "kernels/reduce/extreme_row.cuh"
+#include "kernels/reduce/extreme_row_device.cuh"
 #include "kernels/reduce/running_sums.cuh"
+#include "kernels/reduce/scan_rows_device.cuh"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
 
-// The type in which elements are compared.
-template <class T>
-using Compared =
-    std::conditional_t<std::is_integral_v<T>, std::conditional_t<sizeof(T) == 8, long long, int>, Accum<T>>;
-
 // ---- What a scan joins. join is associative and commutative, and none() leaves the other value as it is.
+// each_result(f) calls f(memory, result_of) for each result: memory[place] becomes result_of(value). From kManyRows
+// rows on a device is busy although a warp takes a row alone; of fewer, joins one after another are what a scan waits
+// for.
 
 // Sums and products of floats are in double, those of integers and bool in 64 bits that wrap around. S: T, or
 // std::int64_t for integers and bool.
@@ -42,20 +42,28 @@ template <class T, class S>
 struct RunningSum {
   using Value = Running<T>;
   S* y;
+  static constexpr std::int64_t kManyRows = 512;
   LEVIN_HD static Value none() { return Value(0); }
   LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
   LEVIN_HD static Value join(Value a, Value b) { return a + b; }
-  LEVIN_HD void put(std::int64_t place, Value v) const { y[place] = S(v); }
+  template <class F>
+  LEVIN_HD void each_result(F&& f) const {
+    f(y, [](Value v) { return S(v); });
+  }
 };
 
 template <class T, class S>
 struct RunningProduct {
   using Value = Running<T>;
   S* y;
+  static constexpr std::int64_t kManyRows = 512;
   LEVIN_HD static Value none() { return Value(1); }
   LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
   LEVIN_HD static Value join(Value a, Value b) { return a * b; }
-  LEVIN_HD void put(std::int64_t place, Value v) const { y[place] = S(v); }
+  template <class F>
+  LEVIN_HD void each_result(F&& f) const {
+    f(y, [](Value v) { return S(v); });
+  }
 };
 
 // log(e^a + e^b) in double.
@@ -63,6 +71,7 @@ template <class T>
 struct RunningLogSumExp {
   using Value = double;
   T* y;
+  static constexpr std::int64_t kManyRows = 8192;
   LEVIN_HD static Value none() { return math::detail::Limits<double>::inf * -1; }
   LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
   LEVIN_HD static Value join(Value a, Value b) {
@@ -72,7 +81,10 @@ struct RunningLogSumExp {
       return low != low ? low : high;
     return high + math::log1p(math::exp_nonpositive(low - high));
   }
-  LEVIN_HD void put(std::int64_t place, Value v) const { y[place] = T(v); }
+  template <class F>
+  LEVIN_HD void each_result(F&& f) const {
+    f(y, [](Value v) { return T(v); });
+  }
 };
 
 // The largest (smallest) number and where it last stands; NaN wins over numbers.
@@ -86,6 +98,7 @@ struct RunningExtreme {
   using Value = Standing<T>;
   T* values;
   std::int64_t* indices;
+  static constexpr std::int64_t kManyRows = 512;
   LEVIN_HD static Value none() { return {Compared<T>(0), -1}; }
   LEVIN_HD static Value of(T x, std::int64_t k) { return {static_cast<Compared<T>>(x), k}; }
   LEVIN_HD static Value join(Value a, Value b) {
@@ -96,11 +109,18 @@ struct RunningExtreme {
     if (a_nan || a.value == b.value) return a.place > b.place ? a : b;
     return (kLargest ? a.value > b.value : a.value < b.value) ? a : b;
   }
-  LEVIN_HD void put(std::int64_t place, Value v) const {
-    values[place] = static_cast<T>(v.value);
-    indices[place] = v.place;
+  template <class F>
+  LEVIN_HD void each_result(F&& f) const {
+    f(values, [](Value v) { return static_cast<T>(v.value); });
+    f(indices, [](Value v) { return std::int64_t{v.place}; });
   }
 };
+
+// The results of v at a place.
+template <class Op>
+LEVIN_HD void put(const Op& op, std::int64_t place, const typename Op::Value& v) {
+  op.each_result([&](auto* y, auto result_of) { y[place] = result_of(v); });
+}
 
 }  // namespace levin::kernels
 
@@ -177,7 +197,7 @@ void scan(const Cpu& on, const T* x, const Op& op, std::int64_t outer, std::int6
       Value all = Op::none();
       for (std::int64_t k = 0; k < n; ++k) {
         all = Op::join(all, Op::of(x[start + k * inner], k));
-        op.put(start + k * inner, all);
+        put(op, start + k * inner, all);
       }
       return;
     }
@@ -187,7 +207,7 @@ void scan(const Cpu& on, const T* x, const Op& op, std::int64_t outer, std::int6
       const std::int64_t row = start + k * inner;
       for (std::int64_t j = 0; j < width; ++j) {
         all[j] = Op::join(all[j], Op::of(x[row + j], k));
-        op.put(row + j, all[j]);
+        put(op, row + j, all[j]);
       }
     }
   });
@@ -326,6 +346,8 @@ template <bool kLargest, class T, class F>
 void arg_extreme(const Gpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
                  std::int64_t inner, F&& scratch_of) {
   const Walk walk(outer, n, inner, 4);
+  if (inner == 1 && walk.chunks == 1 && n >= kLeastChunks * kVec<T>)
+    return extremes_of_rows<kLargest>(on, x, values, indices, outer, n);
   const std::int64_t* all = nullptr;
   std::int64_t* parts =
       walk.chunks > 1 ? scratch_of.template operator()<std::int64_t>(walk.lines * walk.chunks) : nullptr;
@@ -398,7 +420,7 @@ __global__ void __launch_bounds__(kWalkThreads) walk_scan(const T* x, Walk walk,
         const Value base = at.row > 0 ? Op::join(before, mine[at.row - 1]) : before;
 #pragma unroll
         for (int j = 0; j < kRun; ++j) {
-          if (at.inside && k + j < end) op.put(at.start + (k + j) * walk.inner, Op::join(base, run[j]));
+          if (at.inside && k + j < end) put(op, at.start + (k + j) * walk.inner, Op::join(base, run[j]));
         }
         before = Op::join(before, mine[walk.down - 1]);
         __syncthreads();
@@ -413,6 +435,7 @@ void scan(const Gpu& on, const T* x, const Op& op, std::int64_t outer, std::int6
   using Value = typename Op::Value;
   static_assert(sizeof(Value) % sizeof(std::int64_t) == 0);
   const Walk walk(outer, n, inner, kRun);
+  if (inner == 1 && walk.chunks == 1 && scans_rows(x, op, outer, n)) return scan_rows(on, x, op, outer, n);
   Value* totals = nullptr;
   if (walk.chunks > 1) {
     constexpr std::int64_t kWords = sizeof(Value) / sizeof(std::int64_t);

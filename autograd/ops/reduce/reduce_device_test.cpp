@@ -2,6 +2,8 @@
 // conformance suite has the short ones.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -179,6 +181,67 @@ TEST_CASE("argmax, max and cumsum on a device: long, narrow and odd lines, in ch
   CHECK(argmin(x).item<std::int64_t>() == 3000);
   const Tensor nothing = full({5000}, -std::numeric_limits<double>::infinity(), *device, DType::f32);
   CHECK(argmax(nothing).item<std::int64_t>() == 0);
+}
+
+TEST_CASE("argmax and scans on a device: rows of whole vectors, aligned or not, give the cpu's results") {
+  DEVICE_OR_SKIP();
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    const Values p = values(a), q = values(b);
+    CHECK(std::equal(p.begin(), p.end(), q.begin(), q.end(),
+                     [](double v, double w) { return v == w || (std::isnan(v) && std::isnan(w)); }));
+  };
+  // Rows of a warp and of a block, of full and of part tiles; and odd ones.
+  for (const Shape& shape : {Shape{9, 1024}, Shape{6, 328}, Shape{3, 1928}, Shape{5, 1001}}) {
+    for (const std::int64_t offset : {0, 1}) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::u8, DType::b8}) {
+        CAPTURE(text(shape));
+        CAPTURE(offset);
+        CAPTURE(int(dtype));
+        const std::int64_t n = shape.numel(), width = shape[1];
+        const auto rows = [&](const Tensor& line, Device to) {
+          return reshape(narrow(line.to(to), 0, offset, n), Dims(shape.dims()));
+        };
+        const auto check = [&](const Tensor& line) {
+          const Tensor x = rows(line, Device::cpu()), there = rows(line, device);
+          const ValuesIndices want[] = {max(x, 1), min(x, 1), cummax(x, 1), cummin(x, 1)};
+          const ValuesIndices got[] = {max(there, 1), min(there, 1), cummax(there, 1), cummin(there, 1)};
+          for (int k = 0; k < 4; ++k) same(got[k].values, want[k].values), same(got[k].indices, want[k].indices);
+        };
+        check(drawn({n + offset}, 8, dtype, 60));
+        if (is_float(dtype)) {
+          Values v = values(drawn({n + offset}, 9, dtype, 60));
+          const auto at = [&](std::int64_t row, std::int64_t k) -> double& {
+            return v[static_cast<std::size_t>(offset + row * width + k)];
+          };
+          at(0, 300) = at(0, 301) = kNan;
+          at(1, 7) = at(1, width - 1) = kInf;
+          at(2, width / 2) = -kInf;
+          for (std::int64_t k = 0; k < width; ++k) at(shape[0] - 1, k) = -kInf;
+          check(from_data(v, {n + offset}, Device::cpu()).to(dtype));
+          // Sums in double, of one rounding.
+          const Tensor line = drawn({n + offset}, 10, dtype, 60), x = rows(line, Device::cpu()),
+                       there = rows(line, device);
+          const Tensor wide = x.to(DType::f64);
+          const auto close = [&](const Tensor& is, const Tensor& exact) {
+            const Values p = values(is), q = values(exact);
+            for (std::size_t i = 0; i < p.size(); ++i)
+              CHECK(std::fabs(p[i] - q[i]) <= 4096 * 2048 * 0x1p-53 + 1.01 * eps_of(dtype) * std::fabs(q[i]));
+          };
+          close(cumsum(there, 1), cumsum(wide, 1));
+          close(logcumsumexp(there, 1), logcumsumexp(wide, 1));
+        } else {
+          const Tensor line = drawn({n + offset}, 10, dtype, 60);
+          same(cumsum(rows(line, device), 1), cumsum(rows(line, Device::cpu()), 1));
+        }
+        // Exact products.
+        Values factors(static_cast<std::size_t>(n + offset));
+        for (std::size_t k = 0; k < factors.size(); ++k) factors[k] = std::array{1.0, 2.0, -1.0, 0.5}[k % 4];
+        const Tensor line = from_data(factors, {n + offset}, Device::cpu()).to(dtype);
+        same(cumprod(rows(line, device), 1), cumprod(rows(line, Device::cpu()), 1));
+      }
+    }
+  }
 }
 
 TEST_CASE("sort and topk on a device: tiles, merges and equal values give the cpu's order") {
