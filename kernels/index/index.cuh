@@ -18,7 +18,8 @@
 //     On the CPU all of these check the indices themselves: false where one is not in [0, bound), and y is unfinished.
 //   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
 //   bincount(on, index, int64_t* y, n, bins)                          y[index[i]] += 1
-// On devices gather and scatter take IndexSteps for the walk, and sums by index stand in kernels/index/group.cuh.
+// On devices gather and scatter take IndexSteps for the walk. Sums by index stand in kernels/index/group.cuh, scatters
+// along lines that a block holds in kernels/index/lines.cuh.
 #include <algorithm>
 #include <array>
 #include <atomic>

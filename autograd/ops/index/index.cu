@@ -13,6 +13,7 @@
 #include "autograd/ops/index/sorted.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/index/index.cuh"
+#include "kernels/index/lines.cuh"
 #include "kernels/index/nonzero.cuh"
 #include "levin/ops.h"
 #include "tensor/device/runtime.h"
@@ -27,6 +28,7 @@ using kernels::gpu::ElementKey;
 using kernels::gpu::Grouping;
 using kernels::gpu::IndexRange;
 using kernels::gpu::IndexSteps;
+using kernels::gpu::LineTiles;
 using kernels::gpu::RowKey;
 
 std::string dimension_of(int dim, const Shape& x) { return "dimension " + text(dim) + " of x " + text(x); }
@@ -71,24 +73,32 @@ Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int d
   Tensor y = detail::place_or_empty(place, shape, src.device(), src.dtype());
   const Tensor dense = x.defined() ? x.contiguous() : x, at = index.contiguous(), add = src.contiguous();
   const AlongDim l(shape, dim);
-  dispatch(info, src, kNumbers,
-           overloaded{[&]<class T>(const Cpu& on, T) {
-                        kernels::cpu::index_add<T>(on, dense.defined() ? ptr<const T>(dense) : nullptr,
-                                                   ptr<const std::int64_t>(at), ptr<const T>(add), ptr<T>(y), l.outer,
-                                                   l.n, at.numel(), l.inner, skip);
-                      },
-                      [&]<class T>(const Gpu& on, T) {
-                        using Sum = IndexSum<T>;
-                        const Tensor partial =
-                            scratch_of<Sum>(y, kernels::gpu::partial_sums(l.outer, at.numel(), l.inner));
-                        const RowKey key{IndexRange(on, info.name, l.n), ptr<const std::int64_t>(at)};
-                        with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::KeyOrder<K> in) {
-                          const Tensor begin = scratch_of<K>(y, l.n + 1);
-                          kernels::gpu::sum_rows<T, K>(on, in, dense.defined() ? ptr<const T>(dense) : nullptr,
-                                                       ptr<const T>(add), ptr<T>(y), l.outer, l.n, l.inner, skip,
-                                                       scratch_ptr<Sum>(partial), scratch_ptr<K>(begin));
-                        });
-                      }});
+  dispatch(
+      info, src, kNumbers,
+      overloaded{
+          [&]<class T>(const Cpu& on, T) {
+            kernels::cpu::index_add<T>(on, dense.defined() ? ptr<const T>(dense) : nullptr, ptr<const std::int64_t>(at),
+                                       ptr<const T>(add), ptr<T>(y), l.outer, l.n, at.numel(), l.inner, skip);
+          },
+          [&]<class T>(const Gpu& on, T) {
+            using Sum = IndexSum<T>;
+            const Tensor partial = scratch_of<Sum>(y, kernels::gpu::partial_sums(l.outer, at.numel(), l.inner));
+            const RowKey key{IndexRange(on, info.name, l.n), ptr<const std::int64_t>(at)};
+            // Few elements of many: the others are a copy.
+            if (dense.defined() && l.outer * l.inner == 1 && at.numel() < l.n / 4 && skip == kNoSkip) {
+              copy_(y, dense);
+              with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::KeyOrder<K> in) {
+                kernels::gpu::sum_elements<T, K>(on, in, ptr<const T>(add), ptr<T>(y), l.n, scratch_ptr<Sum>(partial));
+              });
+              return;
+            }
+            with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::KeyOrder<K> in) {
+              const Tensor begin = scratch_of<K>(y, l.n + 1);
+              kernels::gpu::sum_rows<T, K>(on, in, dense.defined() ? ptr<const T>(dense) : nullptr, ptr<const T>(add),
+                                           ptr<T>(y), l.outer, l.n, l.inner, skip, scratch_ptr<Sum>(partial),
+                                           scratch_ptr<K>(begin));
+            });
+          }});
   return y;
 }
 
@@ -220,6 +230,24 @@ Tensor fill_up(const Tensor& g, const Shape& src) {
          x.is_contiguous() && index.shape().with(dim, x.size(dim)) == x.shape();
 }
 
+// The lines of x along dim, where each has as many indices and a block of a device holds some of them.
+[[maybe_unused]] std::optional<LineTiles> line_tiles(const Tensor& x, int dim, const Tensor& index) {
+  if (x.device().is_cpu() || index.shape().with(dim, x.size(dim)) != x.shape()) return std::nullopt;
+  const AlongDim l(x.shape(), dim);
+  const LineTiles tiles(l.outer, l.n, index.size(dim), l.inner);
+  return tiles.fits(itemsize(x.dtype())) ? std::optional(tiles) : std::nullopt;
+}
+
+// The part of src that an index of `shape` reads.
+[[maybe_unused]] Tensor front(const Tensor& src, const Shape& shape) {
+  if (shape.numel() == 0) return empty(shape, src.device(), src.dtype());
+  Tensor part = src;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (part.shape()[d] != shape[d]) part = narrow(part, d, 0, shape[d]);
+  }
+  return part;
+}
+
 struct Scatter {
   static constexpr OpInfo info{.name = "scatter", .autocast = AutocastPolicy::widest};
   int dim;
@@ -233,7 +261,8 @@ struct Scatter {
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
     const bool by_rows = goes_by_rows(walk, x, dim, at);
-    if (!by_rows) copy_(y, x);
+    const std::optional<LineTiles> lines = line_tiles(x, dim, at);
+    if (!by_rows && !lines) copy_(y, x);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           const std::int64_t n = AlongDim(x.shape(), dim).n;
@@ -245,9 +274,16 @@ struct Scatter {
                             fail_outside(info.name, index_, dim, x.shape());
                         },
                         [&]<class T>(const Gpu& on, T) {
+                          const IndexRange range(on, info.name, AlongDim(y.shape(), dim).n);
+                          if (lines) {
+                            const Tensor dense = x.contiguous(), from = front(src, at.shape()).contiguous();
+                            kernels::gpu::write_lines(on, range, *lines, ptr<const Bits<T>>(dense),
+                                                      ptr<const std::int64_t>(at), ptr<const Bits<T>>(from),
+                                                      ptr<Bits<T>>(y));
+                            return;
+                          }
                           const Tensor last = zeros(y.shape(), y.device(), DType::i64);
-                          kernels::gpu::scatter(on, IndexRange(on, info.name, AlongDim(y.shape(), dim).n),
-                                                IndexSteps(at.shape(), dim, y.strides(), src.strides()),
+                          kernels::gpu::scatter(on, range, IndexSteps(at.shape(), dim, y.strides(), src.strides()),
                                                 ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src),
                                                 reinterpret_cast<unsigned long long*>(ptr<std::int64_t>(last)));
                         }});
@@ -267,16 +303,6 @@ struct Scatter {
   }
 };
 LEVIN_OP_TABLE(Scatter)
-
-// The part of src that an index of `shape` reads.
-[[maybe_unused]] Tensor front(const Tensor& src, const Shape& shape) {
-  if (shape.numel() == 0) return empty(shape, src.device(), src.dtype());
-  Tensor part = src;
-  for (int d = 0; d < shape.rank(); ++d) {
-    if (part.shape()[d] != shape[d]) part = narrow(part, d, 0, shape[d]);
-  }
-  return part;
-}
 
 struct ScatterAdd {
   static constexpr OpInfo info{.name = "scatter_add", .autocast = AutocastPolicy::widest};
@@ -310,11 +336,17 @@ struct ScatterAdd {
                      if (!is_inside) fail_outside(info.name, index_, dim, x.shape());
                    },
                    [&]<class T>(const Gpu& on, T) {
-                     copy_(y, x);
                      const Tensor add = front(src, at.shape()).contiguous();
+                     const IndexRange range(on, info.name, n);
+                     if (const std::optional<LineTiles> lines = line_tiles(x, dim, at)) {
+                       const Tensor dense = x.contiguous();
+                       kernels::gpu::add_lines<T>(on, range, *lines, ptr<const T>(dense), ptr<const std::int64_t>(at),
+                                                  ptr<const T>(add), ptr<T>(y));
+                       return;
+                     }
+                     copy_(y, x);
                      const Tensor partial = scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
-                     const ElementKey key{IndexRange(on, info.name, AlongDim(y.shape(), dim).n),
-                                          IndexSteps(at.shape(), dim, y.strides(), add.strides()),
+                     const ElementKey key{range, IndexSteps(at.shape(), dim, y.strides(), add.strides()),
                                           ptr<const std::int64_t>(at), y.numel()};
                      with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
                                  [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {

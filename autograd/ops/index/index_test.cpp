@@ -157,6 +157,82 @@ TEST_CASE("sums by index on a device: skewed indices, many rows, every width of 
   }
 }
 
+TEST_CASE("scatters along lines of a device: repeated and missing indices, long runs, every dimension and type") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  struct Case {
+    Shape x;
+    int dim;
+    std::int64_t indices;
+  };
+  // Several lines a block, one, and none: lines of 9000 elements are sorted. Neighbours in inner fill a tile or do not.
+  for (const Case& c :
+       {Case{{7, 40}, 1, 60}, Case{{3, 5, 33}, 2, 1}, Case{{2, 1500}, 1, 2100}, Case{{1, 8192}, 1, 700},
+        Case{{2, 50, 13}, 1, 41}, Case{{300, 3}, 0, 520}, Case{{31, 1}, 0, 64}, Case{{2, 9000}, 1, 33}}) {
+    CAPTURE(text(c.x));
+    const Shape shape = c.x.with(c.dim, c.indices);
+    const std::int64_t n = c.x[c.dim];
+    Generator g(5);
+    const Tensor drawn = randint(0, n, shape, g, cpu), one = full(shape, n - 1, cpu, DType::i64),
+                 few = randint(0, std::min<std::int64_t>(n, 9), shape, g, cpu);
+    for (const Tensor& index : {drawn, one, few}) {
+      const Tensor there = index.to(*device);
+      // Integers as floats: every order gives the same sum.
+      const Tensor src = randint(-2, 3, shape, g, cpu), x = randint(-9, 9, c.x, g, cpu);
+      for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64}) {
+        CAPTURE(text(t));
+        const Tensor a = x.to(t), s = src.to(t), b = a.to(*device), r = s.to(*device);
+        CHECK(testing::same_bits(scatter_add(a, c.dim, index, s), scatter_add(b, c.dim, there, r)));
+        CHECK(testing::same_bits(scatter(a, c.dim, index, s), scatter(b, c.dim, there, r)));
+      }
+    }
+    // Up to sixteen positions of an element are added one after another, in their order: any floats have the bits of
+    // the CPU.
+    const Tensor spread = remainder(arange(shape.numel(), cpu), full({}, n, cpu, DType::i64));
+    const Tensor index = reshape(spread, Dims(shape.dims())), src = randn(shape, g, cpu), x = randn(c.x, g, cpu);
+    if (shape.numel() <= 2 * n)
+      CHECK(testing::same_bits(scatter_add(x, c.dim, index, src),
+                               scatter_add(x.to(*device), c.dim, index.to(*device), src.to(*device))));
+  }
+  const Tensor bytes = tensor<std::uint8_t>({1, 2, 250}, cpu), at = full({40}, 2, cpu, DType::i64),
+               ones_ = ones({40}, cpu, DType::u8);
+  CHECK(testing::same_bits(scatter_add(bytes, 0, at, ones_),
+                           scatter_add(bytes.to(*device), 0, at.to(*device), ones_.to(*device))));
+  // A view as x, a src that is larger than the index, NaN and infinities.
+  Generator g(6);
+  const Tensor wide = randn({6, 21}, g, cpu), x = narrow(wide, 1, 1, 20), src = randn({9, 30}, g, cpu),
+               index = randint(0, 20, {6, 11}, g, cpu);
+  const Tensor view = narrow(wide.to(*device), 1, 1, 20);
+  CHECK(testing::same_bits(scatter_add(x, 1, index, src), scatter_add(view, 1, index.to(*device), src.to(*device))));
+  CHECK(testing::same_bits(scatter(x, 1, index, src), scatter(view, 1, index.to(*device), src.to(*device))));
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor bad = tensor({inf, -inf, std::nanf(""), 1.f, inf}, cpu), to = tensor<std::int64_t>({0, 0, 1, 2, 3}, cpu);
+  const auto got = scatter_add(zeros({5}, *device), 0, to.to(*device), bad.to(*device)).to_vector<float>();
+  CHECK((std::isnan(got[0]) && std::isnan(got[1]) && got[2] == 1 && got[3] == inf && got[4] == 0));
+}
+
+TEST_CASE("scatters along lines are one kernel of a device, and elements that an index_add names are added in place") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  Generator g(7);
+  const Tensor x = randn({40, 64}, g, cpu), src = randn({40, 64}, g, cpu), index = randint(0, 64, {40, 64}, g, cpu);
+  const Tensor a = x.to(*device), s = src.to(*device), at = index.to(*device);
+  const auto kernels = [&](const auto& f) {
+    f();  // what is made once is made here
+    return Graph(Stream::current(*device), f).nodes();
+  };
+  CHECK(kernels([&] { (void)scatter(a, 1, at, s); }) == 1);
+  CHECK(kernels([&] { (void)scatter_add(a, 1, at, s); }) == 1);
+  // 300 of 3000 elements, an eighth of them named twice or more, and one of them 200 times.
+  const Tensor line = randn({3000}, g, cpu), few = randint(0, 3000, {300}, g, cpu), add = randn({300}, g, cpu);
+  const Tensor often = where(lt(arange(300, cpu), 200), full({300}, 77, cpu, DType::i64), few);
+  for (const Tensor& i : {few, often})
+    CHECK(amax(abs(index_add(line.to(*device), 0, i.to(*device), add.to(*device)).to(cpu) - index_add(line, 0, i, add)))
+              .item() <= 1e-4);
+  CHECK(testing::same_bits(index_add(line, 0, few, add),
+                           index_add(line.to(*device), 0, few.to(*device), add.to(*device))));
+}
+
 TEST_CASE("an op whose result's size depends on values can not be recorded on a device") {
   const auto device = test::launching_device();
   if (!device) return test::skip("no device that launches kernels here");
