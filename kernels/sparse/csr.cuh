@@ -127,6 +127,8 @@ __device__ __forceinline__ std::uint32_t low_word(const Positions& p, std::uint3
   return static_cast<const std::uint32_t*>(p.at)[std::size_t{k} << (p.is_wide ? 1 : 0)];
 }
 struct Entries {
+  using At = EntryAt;
+  static constexpr bool kReadsRow = false;
   CsrView a;
   IndexRange cols, places;
   std::int64_t wrong = -1;  // an entry that has a position outside
@@ -151,10 +153,13 @@ struct Entries {
     return {a.col ? low_word(a.col, e) : e, a.edge ? low_word(a.edge, e) : e};
   }
 };
-// Segments: entry e stands in row e.
+// Segments: entry e stands in row e. At: what find gives where there are fewer entries than 2^32.
 struct SegmentEntries {
-  __device__ __forceinline__ bool find(std::int64_t e, EntryAt& at) {
-    at = {e, e};
+  using At = ShortEntryAt;
+  static constexpr bool kReadsRow = false;
+  template <class At>
+  __device__ __forceinline__ bool find(std::int64_t e, At& at) {
+    at.column = at.place = static_cast<decltype(at.place)>(e);
     return true;
   }
   __device__ void report() const {}
@@ -185,11 +190,16 @@ inline constexpr std::int64_t kWantedPieces = 8192;
 // Pieces of the path. Narrow rows take small ones, so that the memory of a warp's pieces stays in the cache.
 struct PathPieces {
   std::int64_t length, count, steps;
-  PathPieces(std::int64_t rows, std::int64_t entries, std::int64_t width) : steps(rows + entries) {
-    const std::int64_t longest = width >= 32 ? 512 : width >= 8 ? 128 : 32;
-    length = std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(steps / kWantedPieces + 1)) - 1);
-    length = std::clamp<std::int64_t>(length, 16, longest);
-    count = (steps + length - 1) / length;
+  PathPieces(const CsrRows& a, std::int64_t length_)
+      : length(length_), count((a.rows + a.entries + length - 1) / length), steps(a.rows + a.entries) {}
+  // Of one thread a column.
+  [[nodiscard]] static PathPieces of_threads(const CsrRows& a, std::int64_t width) {
+    const std::int64_t longest = width >= 32  ? 512
+                                 : width >= 8 ? 128
+                                              : 32,
+                       wanted = (a.rows + a.entries) / kWantedPieces;
+    const std::int64_t length = std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(wanted + 1)) - 1);
+    return {a, std::clamp<std::int64_t>(length, 16, longest)};
   }
 };
 
@@ -212,7 +222,7 @@ __global__ void find_cuts(CsrRows a, PathPieces pieces, std::int64_t* cut) {
 
 // A Rule says what a reduction of V columns is: enter(first column), enter_row(row), State start(), Value fetch(EntryAt
 // or ShortEntryAt), take(state, entry, value), merge(state, of other entries), finish(row, state, entries of the row);
-// as Entries do, find(entry, at), report() and known(entry).
+// as Entries do, find(entry, at), report() and known(entry). kReadsRow: what take does depends on enter_row.
 
 // Entries that a thread has on their way at a time: fewer where they and the state take many registers.
 template <class Rule>
@@ -267,6 +277,117 @@ __global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* 
   if (e < until) rule.enter_row(row);
   take_entries(rule, state, e, until);
   if (e < until || is_inside) part[(2 * c + (is_inside ? 0 : 1)) * width + column] = state;
+  rule.report();
+}
+
+// A value from another lane, word by word.
+template <class State>
+__device__ __forceinline__ State state_from_lane_xor(const State& state, int lanes) {
+  static_assert(sizeof(State) % 4 == 0);
+  struct Words {
+    unsigned data[sizeof(State) / 4];
+  };
+  Words words = __builtin_bit_cast(Words, state);
+#pragma unroll
+  for (unsigned& word : words.data) word = __shfl_xor_sync(kAllLanes, word, lanes);
+  return __builtin_bit_cast(State, words);
+}
+
+inline constexpr int kPathThreads = 256;
+// Entries that a thread of a tile brings to shared memory, and of a chunk. A free place after each chunk keeps chunks
+// that neighbouring threads sum in banks of their own.
+template <class Rule>
+inline constexpr int kPathChunk = sizeof(typename Rule::Value) <= 16 ? 8 : 4;
+template <class Rule>
+inline constexpr int kPathEntries = sizeof(typename Rule::Value) <= 4 ? 16 : kPathChunk<Rule>;
+template <class Rule>
+inline constexpr int kPathChunks = kPathThreads* kPathEntries<Rule> / kPathChunk<Rule>;
+template <class Rule>
+inline constexpr int kPathValues = kPathChunks<Rule>*(kPathChunk<Rule> + 1);
+template <class Rule>
+__device__ constexpr unsigned place_in_tile(unsigned e) {
+  return e + e / kPathChunk<Rule>;
+}
+template <class Rule>
+inline constexpr bool kHasPathTiles =
+    !Rule::kReadsRow &&
+    kPathValues<Rule> * sizeof(typename Rule::Value) + kPathChunks<Rule> * sizeof(typename Rule::State) <= 48 * 1024;
+// Columns of a row in a tile: their blocks read the same lines.
+inline constexpr std::int64_t kPathTileWidth = 8, kPathTileColumns = 4;
+
+// As reduce_pieces, a block for a piece and column: Note [Narrow rows].
+template <class Rule>
+__global__ __launch_bounds__(kPathThreads) void reduce_tiles(CsrRows a, PathPieces pieces, const std::int64_t* cut,
+                                                             Rule rule, typename Rule::State* part, Divider columns) {
+  using Value = typename Rule::Value;
+  using State = typename Rule::State;
+  constexpr unsigned kChunk = kPathChunk<Rule>, kManyChunks = 32;
+  LEVIN_SHARED(Value, values, kPathValues<Rule>);
+  LEVIN_SHARED(State, sums, kPathChunks<Rule>);
+  const unsigned thread = threadIdx.x, lane = thread % 32;
+  const std::int64_t c = columns.quotient(blockIdx.x), width = std::int64_t(columns.divisor),
+                     column = blockIdx.x - c * width, step = c * pieces.length;
+  rule.enter(column * Rule::kSize);
+  const std::int64_t row = cut[c];
+  const unsigned rows = unsigned(max(std::int64_t{0}, cut[c + 1] - row));  // that end in the tile
+  const bool is_inside = step > a.start(row);
+  const std::int64_t first = a.clamped(step - row, 0),
+                     until = a.clamped(min(step + pieces.length, pieces.steps) - row - rows, first);
+  const unsigned count = unsigned(min(until - first, pieces.length));
+
+  // Past the last entry threads bring and sum it again, which nothing reads: a test an entry costs more.
+  if (count > 0) {
+    constexpr unsigned kEntries = kPathEntries<Rule>;
+    Value own[kEntries];
+#pragma unroll
+    for (unsigned k = 0; k < kEntries; ++k) {
+      typename Rule::At at;
+      own[k] = Value{};
+      if (rule.find(first + min(thread + k * kPathThreads, count - 1), at)) own[k] = rule.fetch(at);
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kEntries; ++k)
+      values[place_in_tile<Rule>(thread) + place_in_tile<Rule>(k * kPathThreads)] = own[k];
+  }
+  __syncthreads();
+  for (unsigned chunk = thread; chunk * kChunk < count; chunk += kPathThreads) {
+    auto sum = rule.start();
+#pragma unroll
+    for (unsigned k = 0; k < kChunk; ++k) rule.take(sum, first + chunk * kChunk + k, values[chunk * (kChunk + 1) + k]);
+    sums[chunk] = sum;
+  }
+  __syncthreads();
+
+  // Row `rows` is the one that the tile ends within. bound(i): where row i begins in the tile.
+  const auto bound = [&](unsigned i) {
+    if (i == 0 || i > rows) return i == 0 ? 0 : count;
+    const std::int64_t at = a.crow[row + i] - first;
+    return at < 0 ? 0 : at > count ? count : unsigned(at);
+  };
+  const auto take = [&](State& state, unsigned begin, unsigned end) {
+    for (unsigned e = begin; e < end; ++e) rule.take(state, first + e, values[place_in_tile<Rule>(e)]);
+  };
+  for (unsigned i = thread; i - lane <= rows; i += kPathThreads) {
+    const unsigned begin = i <= rows ? bound(i) : 0, end = i <= rows ? max(begin, bound(i + 1)) : 0;
+    const unsigned head = (begin + kChunk - 1) / kChunk, tail = max(head, end / kChunk), chunks = tail - head;
+    auto state = rule.start();
+    take(state, begin, chunks > 0 ? head * kChunk : end);
+    if (chunks <= kManyChunks)
+      for (unsigned k = head; k < tail; ++k) rule.merge(state, sums[k]);
+    for (unsigned many = __ballot_sync(kAllLanes, chunks > kManyChunks); many != 0; many &= many - 1) {
+      const int of = __ffs(int(many)) - 1;
+      const unsigned from = __shfl_sync(kAllLanes, head, of), to = __shfl_sync(kAllLanes, tail, of);
+      auto sum = rule.start();
+      for (unsigned k = from + lane; k < to; k += 32) rule.merge(sum, sums[k]);
+#pragma unroll
+      for (int lanes = 1; lanes < 32; lanes *= 2) rule.merge(sum, state_from_lane_xor(sum, lanes));
+      if (int(lane) == of) rule.merge(state, sum);
+    }
+    if (chunks > 0) take(state, tail * kChunk, end);
+    const bool is_cut = i == 0 && is_inside;
+    if (i < rows && !is_cut) rule.finish(row + i, state, end - begin);
+    if (i <= rows && (is_cut || (i == rows && begin < end))) part[(2 * c + (is_cut ? 0 : 1)) * width + column] = state;
+  }
   rule.report();
 }
 
@@ -348,12 +469,21 @@ void reduce_by_pieces(const Gpu& on, const CsrView& view, const Rule& rule, std:
   const std::int64_t columns = width / Rule::kSize;
   if (view.rows == 0 || columns == 0) return;
   const CsrRows a{view.crow, view.rows, view.entries};
-  const PathPieces pieces(a.rows, a.entries, width);
+  bool by_tiles = false;
+  if constexpr (kHasPathTiles<Rule>)
+    by_tiles = width <= kPathTileWidth && columns <= kPathTileColumns && a.entries >> 32 == 0;
+  const PathPieces pieces =
+      by_tiles ? PathPieces(a, kPathThreads * kPathEntries<Rule>) : PathPieces::of_threads(a, width);
   auto* const cut = static_cast<std::int64_t*>(room((pieces.count + 1) * 8));
   auto* const part = static_cast<State*>(room(pieces.count * 2 * columns * std::int64_t{sizeof(State)}));
   on.launch(find_cuts<>, item_grid(pieces.count + 1), a, pieces, cut);
   const std::int64_t items = pieces.count * columns;
-  on.launch(reduce_pieces<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
+  if constexpr (kHasPathTiles<Rule>) {
+    if (by_tiles)
+      on.launch(reduce_tiles<Rule>, Grid{.blocks = blocks_for(items, 1), .threads = kPathThreads}, a, pieces, cut, rule,
+                part, Divider(columns));
+  }
+  if (!by_tiles) on.launch(reduce_pieces<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
   if (pieces.count == 1) return;
   on.launch(combine_rows<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
   // A row of n entries crosses at most n / length + 1 cuts.

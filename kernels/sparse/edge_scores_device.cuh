@@ -73,6 +73,7 @@ void edge_scores(const Gpu& on, const char* op, const char* offsets, const CsrVi
 // gx and t of a row, V columns of one head, or of V heads where inner is 1.
 template <int V, class T>
 struct LeakyOfRow : Entries {
+  static constexpr bool kReadsRow = true;
   static constexpr int kSize = V;
   struct State {
     Accum<T> sum[V], moment[V];

@@ -73,19 +73,6 @@ struct OwnRow {
 template <class Rule>
 inline constexpr int kAheadKnown = 4 * sizeof(typename Rule::Value) + sizeof(typename Rule::State) > 160 ? 2 : 4;
 
-// A value from another lane, word by word.
-template <class State>
-__device__ __forceinline__ State state_from_lane_xor(const State& state, int lanes) {
-  static_assert(sizeof(State) % 4 == 0);
-  struct Words {
-    unsigned data[sizeof(State) / 4];
-  };
-  Words words = __builtin_bit_cast(Words, state);
-#pragma unroll
-  for (unsigned& word : words.data) word = __shfl_xor_sync(kAllLanes, word, lanes);
-  return __builtin_bit_cast(State, words);
-}
-
 // Rules are those of reduce_pieces. Without launch bounds, for which ptxas would spill registers to fit in one block
 // more.
 template <class Rule>

@@ -33,6 +33,7 @@ namespace levin::kernels::gpu {
 // Terms v x[j] of one row; V columns of one head.
 template <int V, class T>
 struct Terms : Entries {
+  using Element = T;
   static constexpr int kSize = V;
   struct Value {
     Vec<T, V> x;
@@ -55,20 +56,43 @@ struct Terms : Entries {
   __device__ __forceinline__ Value fetch(const At& at) const {
     return {load<V>(x + offset(at.column, width) + column), value ? value[offset(at.place, heads) + head] : T(1.0f)};
   }
+  static __device__ __forceinline__ Accum<T> term(const Value& v, int j) {
+    return Accum<T>(v.weight) * Accum<T>(v.x[j]);
+  }
+};
+// The same of a segment, which has neither positions nor values.
+template <int V, class T>
+struct SegmentTerms : SegmentEntries {
+  using Element = T;
+  static constexpr int kSize = V;
+  using Value = Vec<T, V>;
+  const T* x;
+  std::int64_t width, column = 0;
+
+  SegmentTerms(const T* x_, std::int64_t width_) : x(x_), width(width_) {}
+  __device__ void enter(std::int64_t c) { column = c; }
+  __device__ void enter_row(std::int64_t) {}
+  template <class At>
+  __device__ __forceinline__ Value fetch(const At& at) const {
+    return load<V>(x + offset(at.column, width) + column);
+  }
+  static __device__ __forceinline__ Accum<T> term(const Value& v, int j) { return Accum<T>(v[j]); }
 };
 
-template <int V, class T>
-struct SumOfRow : Terms<V, T> {
+template <class Terms>
+struct SumOfRow : Terms {
+  using T = typename Terms::Element;
+  static constexpr int V = Terms::kSize;
   struct State {
     Accum<T> sum[V];
   };
   T* y;
   bool mean;
-  SumOfRow(const Terms<V, T>& terms, T* y_, bool mean_) : Terms<V, T>(terms), y(y_), mean(mean_) {}
+  SumOfRow(const Terms& terms, T* y_, bool mean_) : Terms(terms), y(y_), mean(mean_) {}
   __device__ State start() const { return State{}; }
-  __device__ __forceinline__ void take(State& s, std::int64_t, const typename Terms<V, T>::Value& v) const {
+  __device__ __forceinline__ void take(State& s, std::int64_t, const typename Terms::Value& v) const {
 #pragma unroll
-    for (int j = 0; j < V; ++j) s.sum[j] += Accum<T>(v.weight) * Accum<T>(v.x[j]);
+    for (int j = 0; j < V; ++j) s.sum[j] += Terms::term(v, j);
   }
   __device__ void merge(State& s, const State& later) const {
 #pragma unroll
@@ -82,8 +106,10 @@ struct SumOfRow : Terms<V, T> {
   }
 };
 
-template <int V, class T>
-struct ExtremeOfRow : Terms<V, T> {
+template <class Terms>
+struct ExtremeOfRow : Terms {
+  using T = typename Terms::Element;
+  static constexpr int V = Terms::kSize;
   struct State {
     Accum<T> best[V];  // of the terms, or of their negatives for the smallest
     long long at[V];
@@ -91,8 +117,8 @@ struct ExtremeOfRow : Terms<V, T> {
   T* y;
   std::int64_t* arg;
   Accum<T> sign;
-  ExtremeOfRow(const Terms<V, T>& terms, T* y_, std::int64_t* arg_, bool largest)
-      : Terms<V, T>(terms), y(y_), arg(arg_), sign(largest ? Accum<T>(1) : Accum<T>(-1)) {}
+  ExtremeOfRow(const Terms& terms, T* y_, std::int64_t* arg_, bool largest)
+      : Terms(terms), y(y_), arg(arg_), sign(largest ? Accum<T>(1) : Accum<T>(-1)) {}
   __device__ State start() const {
     State s;
     for (int j = 0; j < V; ++j) s.best[j] = 0, s.at[j] = -1;
@@ -106,9 +132,9 @@ struct ExtremeOfRow : Terms<V, T> {
     s.best[j] = x;
     s.at[j] = at;
   }
-  __device__ __forceinline__ void take(State& s, std::int64_t e, const typename Terms<V, T>::Value& v) const {
+  __device__ __forceinline__ void take(State& s, std::int64_t e, const typename Terms::Value& v) const {
 #pragma unroll
-    for (int j = 0; j < V; ++j) choose(s, j, sign * (Accum<T>(v.weight) * Accum<T>(v.x[j])), e);
+    for (int j = 0; j < V; ++j) choose(s, j, sign * Terms::term(v, j), e);
   }
   __device__ void merge(State& s, const State& later) const {
 #pragma unroll
@@ -128,22 +154,24 @@ void with_terms(const Gpu& on, const char* op, const char* offsets, const CsrVie
                 const T* y, const Heads& h, F&& f) {
   check_rows(on, offsets, a);
   if (h.width() == 0) return;
-  with_vectors<T>(value ? h.inner : h.width(), {x, y},
-                  [&]<int V>(std::integral_constant<int, V>) { f(Terms<V, T>(on, op, a, value, x, h)); });
+  with_vectors<T>(value ? h.inner : h.width(), {x, y}, [&]<int V>(std::integral_constant<int, V>) {
+    if (a.col || a.edge || value)
+      f(Terms<V, T>(on, op, a, value, x, h));
+    else
+      f(SegmentTerms<V, T>(x, h.width()));
+  });
 }
 template <class T, class Room>
 void spmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* value, const T* x, T* y,
           const Heads& h, bool mean, const Room& room) {
-  with_terms(on, op, offsets, a, value, x, y, h, [&]<int V>(const Terms<V, T>& terms) {
-    reduce_rows(on, a, SumOfRow<V, T>(terms, y, mean), h.width(), room);
-  });
+  with_terms(on, op, offsets, a, value, x, y, h,
+             [&](const auto& terms) { reduce_rows(on, a, SumOfRow(terms, y, mean), h.width(), room); });
 }
 template <class T, class Room>
 void spmm_extreme(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* value, const T* x,
                   T* y, std::int64_t* arg, const Heads& h, bool largest, const Room& room) {
-  with_terms(on, op, offsets, a, value, x, y, h, [&]<int V>(const Terms<V, T>& terms) {
-    reduce_rows(on, a, ExtremeOfRow<V, T>(terms, y, arg, largest), h.width(), room);
-  });
+  with_terms(on, op, offsets, a, value, x, y, h,
+             [&](const auto& terms) { reduce_rows(on, a, ExtremeOfRow(terms, y, arg, largest), h.width(), room); });
 }
 
 template <class T>

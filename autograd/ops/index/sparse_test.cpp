@@ -326,6 +326,95 @@ TEST_CASE("on simt no op launches a check of rows that were examined before they
   }
 }
 
+// Offsets of rows whose entries are many tiles, none for thousands of rows, or a few.
+Tensor uneven_offsets() {
+  Ints crow{0};
+  const auto add = [&](std::int64_t rows, std::int64_t entries) {
+    for (std::int64_t i = 0; i < rows; ++i) crow.push_back(crow.back() + entries);
+  };
+  add(1, 0);
+  add(1, 9001);  // crosses several cuts, and leaves rest of a tile
+  add(300, 25);  // as in a graph of one degree
+  add(5000, 0);  // whole tiles without an entry
+  add(7, 700);   // many chunks of a tile
+  add(900, 1);
+  add(1, 20'000);
+  for (std::int64_t i = 0; i < 200; ++i) add(1, i % 19);
+  add(2, 0);
+  return ints(crow);
+}
+
+TEST_CASE("narrow rows of a device have the bits of the cpu: hubs, empty rows, rows across tiles, views, all widths") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const Tensor offsets = uneven_offsets(), there = offsets.to(*device);
+  const std::int64_t entries = offsets.to_vector<std::int64_t>().back(), cols = 70;
+  Generator gen(13);
+  const Tensor col = randint(0, cols, {entries}, gen, cpu);
+  const Csr a{.crow = offsets, .col = col, .cols = cols}, b = a.to(*device);
+  struct Case {
+    std::int64_t width;
+    DType dtype;
+  };
+  for (const Case& c :
+       {Case{1, DType::f32}, Case{2, DType::f32}, Case{3, DType::f32}, Case{4, DType::f32}, Case{8, DType::f32},
+        Case{1, DType::bf16}, Case{8, DType::bf16}, Case{4, DType::f16}, Case{1, DType::f64}, Case{2, DType::f64}}) {
+    CAPTURE(c.width);
+    CAPTURE(text(c.dtype));
+    // Integers: sums of them are exact in any order. One element in front makes a view unaligned.
+    const Tensor all = randint(-2, 3, {entries * c.width + 1}, gen, cpu).to(c.dtype),
+                 value = randint(-1, 2, {entries}, gen, cpu).to(c.dtype),
+                 dense = randint(-2, 3, {cols, c.width}, gen, cpu).to(c.dtype);
+    const auto rows_of = [&](const Tensor& flat, std::int64_t first) {
+      return reshape(narrow(flat, 0, first, entries * c.width), {entries, c.width});
+    };
+    for (const std::int64_t first : {0, 1}) {
+      const Tensor x = rows_of(all, first), y = rows_of(all.to(*device), first);
+      for (const Reduce r : {Reduce::sum, Reduce::max, Reduce::min, Reduce::mean}) {
+        const auto want = segment_reduce(x, offsets, r).to(DType::f64).to_vector<double>();
+        CHECK(segment_reduce(y, there, r).to(DType::f64).to_vector<double>() == want);
+      }
+    }
+    for (const Reduce r : {Reduce::sum, Reduce::max}) {
+      const auto want = spmm(a, value, dense, r).to(DType::f64).to_vector<double>();
+      CHECK(spmm(b, value.to(*device), dense.to(*device), r).to(DType::f64).to_vector<double>() == want);
+    }
+  }
+}
+
+TEST_CASE("softmax over narrow segments of a device: hubs, empty rows, NaN and infinities stay in their rows") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const Tensor offsets = uneven_offsets();
+  const std::int64_t entries = offsets.to_vector<std::int64_t>().back();
+  Generator gen(14);
+  for (const std::int64_t width : {1, 3, 4, 8}) {
+    CAPTURE(width);
+    const Tensor gy = rand({entries, width}, gen, cpu);
+    const Tensor scores = (randn({entries, width}, gen, cpu) * 5).detach();
+    const auto run = [&](const Device on, DType dtype) {
+      Tensor x = scores.to(on).to(dtype).detach();
+      x.requires_grad_();
+      const Tensor y = segment_softmax(x, offsets.to(on)), seed = gy.to(on).to(dtype);
+      return Tensors{y.detach().to(cpu), grad(std::span(&y, 1), std::span(&x, 1), std::span(&seed, 1))[0].to(cpu)};
+    };
+    const Tensors want = run(cpu, DType::f64), got = run(*device, DType::f32);
+    for (std::size_t i = 0; i < 2; ++i)
+      CHECK(largest(got[i].to(DType::f64) - want[i]) <= 64 * std::numeric_limits<float>::epsilon() * largest(want[i]));
+  }
+  // Entry 5000 is the hub's, entry 9001 the next row's first.
+  Doubles bad(static_cast<std::size_t>(entries), 1);
+  bad[5000] = kNan;
+  bad[9001] = kInf;
+  bad[9026] = -kInf;
+  const Tensor x = from_data(bad, {entries}, cpu).to(DType::f32), at = offsets.to(*device);
+  const auto sums = segment_reduce(x.to(*device), at).to_vector<float>(),
+             tops = segment_reduce(x.to(*device), at, Reduce::max).to_vector<float>();
+  CHECK((std::isnan(sums[1]) && std::isnan(tops[1])));
+  CHECK((sums[2] == kInf && tops[2] == kInf && sums[3] == -kInf && tops[3] == 1 && sums[4] == 25));
+  CHECK((sums[0] == 0 && tops[0] == 0 && sums[302] == 0));
+}
+
 TEST_CASE("a device reports columns and offsets out of range at the next wait, whatever else it read") {
   const auto device = test::launching_device();
   if (!device) return test::skip("no device that launches kernels here");
