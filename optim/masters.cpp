@@ -104,6 +104,7 @@ void Masters::round(Optimizer& optimizer, [[maybe_unused]] const float* found_in
       Tensor& value = group.source(i);
       const Tensor& master = group.masters[i]->value;
       value.get().storage->wrote("master_weights");
+      if (optimizer.rounds_) continue;
       if (value.device().is_cpu()) {
         Updates::round_into(value, master);
         if (optimizer.memory_) Updates::rests(*optimizer.memory_, master, value);

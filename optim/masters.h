@@ -23,7 +23,7 @@ struct Masters {
   static void make(Optimizer::Group& group, StateMemory* memory);
   // Throws StateError when a parameter was converted since its master was made.
   static void check(const Optimizer& optimizer);
-  // Rounds masters into the model's parameters, unless *found_inf on the device is not 0.
+  // Rounds masters into the model's parameters, unless *found_inf on the device is not 0, or the update has done it.
   static void round(Optimizer& optimizer, const float* found_inf);
 };
 

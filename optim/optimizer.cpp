@@ -100,11 +100,17 @@ bool Optimizer::on_meta() const {
 void Optimizer::step_groups(const float* found_inf, const double* factors) {
   if (on_meta()) return;
   if (masters_) Masters::check(*this);
-  if (!factors) gather_gradients();
   struct Scope {
-    const double*& member;
-    ~Scope() { member = nullptr; }
-  } const scope{factors_ = factors};
+    Optimizer& of;
+    ~Scope() { of.factors_ = nullptr, of.rounds_ = of.reads_model_ = false; }
+  } const scope{*this};
+  rounds_ = masters_ && fuses_clipping();
+  reads_model_ = factors || (rounds_ && !gathered_);
+  factors_ = factors;
+  if (!reads_model_)
+    gather_gradients();
+  else if (!factors)
+    (void)Masters::sources(*this);
   for (int g = 0; g < groups(); ++g) update(g, found_inf);
   Masters::round(*this, found_inf);
   gathered_ = false;

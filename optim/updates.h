@@ -25,8 +25,7 @@ namespace levin::optim {
 struct Updates {
   // Runs `rule` over the parameters of the group that have a gradient; state tensors are made at their first update.
   // `writer` is the op's name in the error of a stale saved tensor. On a device that launches kernels nothing changes
-  // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked. A step with factors reads the
-  // gradients of the model in place of the masters'.
+  // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked.
   template <class Rule>
   static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
                   [[maybe_unused]] const float* found_inf) {
@@ -169,25 +168,34 @@ struct Updates {
       std::uint32_t parameter;
       std::int64_t first;  // element
     };
+    // `rounded`: the parameter that the update rounds its master `value` into, or undefined.
     void add(const Tensor& value, const Tensor& gradient, Optimizer::State& s, std::int64_t* step, Place place,
-             Rounding rounding) {
+             Rounding rounding, const Tensor& rounded) {
       const auto put = [&]<class T>(std::vector<kernels::Slot<T>>& list, kernels::Half half = kernels::Half::none) {
         using A = kernels::Accum<T>;
-        list.push_back({first<T>(value), first<T>(gradient), first<A>(s.tensors[0]), first<A>(s.tensors[1]),
-                        first<A>(s.tensors[2]), value.numel(), step, place.first, place.parameter, half,
-                        rounding == Rounding::stochastic});
+        list.push_back({.p = first<T>(value),
+                        .g = first<T>(gradient),
+                        .a = first<A>(s.tensors[0]),
+                        .b = first<A>(s.tensors[1]),
+                        .c = first<A>(s.tensors[2]),
+                        .n = value.numel(),
+                        .step = step,
+                        .first = place.first,
+                        .rounded = first<void>(rounded),
+                        .parameter = place.parameter,
+                        .half = half,
+                        .rounded_as = rounded.defined() ? half_of(rounded.dtype()) : kernels::Half::none,
+                        .stochastic = rounding == Rounding::stochastic});
       };
-      if (value.dtype() == DType::f32) {
-        const DType g = gradient.dtype();
-        return put(single, g == DType::f16    ? kernels::Half::f16
-                           : g == DType::bf16 ? kernels::Half::bf16
-                                              : kernels::Half::none);
-      }
+      if (value.dtype() == DType::f32) return put(single, half_of(gradient.dtype()));
       if (value.dtype() == DType::f64) return put(wide);
 #if LEVIN_LAUNCHES
       if (value.device().launches()) return value.dtype() == DType::f16 ? put(half) : put(brain);
 #endif
-      put(single, value.dtype() == DType::f16 ? kernels::Half::f16 : kernels::Half::bf16);
+      put(single, half_of(value.dtype()));
+    }
+    [[nodiscard]] static kernels::Half half_of(DType t) {
+      return t == DType::f16 ? kernels::Half::f16 : t == DType::bf16 ? kernels::Half::bf16 : kernels::Half::none;
     }
   };
 
@@ -212,7 +220,7 @@ struct Updates {
     slots.single.reserve(g.parameters.size());
     gradients.reserve(g.parameters.size());
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-      Tensor gradient = (optimizer.factors_ ? g.source(i) : *g.parameters[i].value).grad();
+      Tensor gradient = (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
       gradients.push_back(laid_out_as(*g.parameters[i].value, gradient));
       Optimizer::State& state = g.state[i];
@@ -227,7 +235,7 @@ struct Updates {
       Tensor& value = *g.parameters[i].value;
       std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
       slots.add(value, gradients.back(), state, step, {static_cast<std::uint32_t>(place + i), g.first_element(i)},
-                g.rounding);
+                g.rounding, optimizer.rounds_ && g.masters[i] ? g.source(i) : Tensor{});
       value.get().storage->wrote(writer);
     }
     return all;

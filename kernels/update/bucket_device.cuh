@@ -9,8 +9,8 @@
 
 namespace levin::kernels::gpu {
 
-// Blocks of kUpdateBlock items of W bytes, the last item perhaps shorter and followed by a gap. Four loads of a thread
-// are on their way at a time.
+// Blocks of items of W bytes, the last item perhaps shorter and followed by a gap. Four loads of a thread are on their
+// way at a time; of 16 bytes they are all that it moves.
 template <int W>
 struct Items {
   const std::uint8_t* from;
@@ -18,6 +18,12 @@ struct Items {
   std::int64_t n;
   int rest, gap;  // bytes of the last item, if it is shorter, and after it
 };
+}  // namespace levin::kernels::gpu
+namespace levin::kernels {
+template <>
+inline constexpr std::int64_t kPiece<gpu::Items<16>> = 4 * kUpdateThreads;
+}  // namespace levin::kernels
+namespace levin::kernels::gpu {
 template <int W>
 __global__ void copy_items(const __grid_constant__ SlotTable<Items<W>> table) {
   const auto [s, begin, end] = piece_of(table, blockIdx.x);

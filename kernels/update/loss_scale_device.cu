@@ -7,7 +7,7 @@ namespace {
 template <class S>
 std::int64_t blocks_of(std::span<const S> slots) {
   std::int64_t blocks = 0;
-  each_table(slots, [&](const auto&, std::int64_t n) { blocks += finishing_blocks(n); });
+  each_table(slots, [&](const auto&, std::int64_t n) { blocks += sum_blocks(n); });
   return blocks;
 }
 std::int64_t blocks_of(const GradientMoves& g) {
@@ -24,8 +24,8 @@ void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const floa
   const gpu::Judgement to{workspace, workspace + all, all, found_inf, norm, step};
   std::int64_t first = 0;
   const auto pass = [&]<class From, class To>(const SlotTable<Move<From, To>>& table, std::int64_t n) {
-    on.launch(gpu::unscale<From, To>, update_grid(finishing_blocks(n)), table, scale, to, first, on.tickets());
-    first += finishing_blocks(n);
+    on.launch(gpu::unscale<From, To>, update_grid(sum_blocks(n)), table, scale, to, first, on.tickets());
+    first += sum_blocks(n);
   };
   each_table(gradients.single, pass);
   each_table(gradients.wide, pass);

@@ -14,28 +14,11 @@ __device__ __forceinline__ bool is_finite(T x) {
   return x - x == T(0);
 }
 
-// f(i, elements) for this thread's share of the piece, V elements from i on at a time, in order. Four loads stand
-// before the first use, so that they are in flight together.
-template <int V, class From, class To, class F>
-__device__ __forceinline__ void each_moved(const Piece<Move<From, To>>& piece, F&& f) {
-  constexpr int kAhead = 4;
-  constexpr std::int64_t kStep = std::int64_t{kUpdateThreads} * V;
-  for (std::int64_t from = piece.begin + threadIdx.x * V; from < piece.end; from += kAhead * kStep) {
-    Vec<From, V> loads[kAhead];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k)
-      if (from + k * kStep < piece.end) loads[k] = load<V>(piece.slot.from + from + k * kStep);
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k)
-      if (from + k * kStep < piece.end) f(from + k * kStep, loads[k]);
-  }
-}
-
 // Multiplies V elements at a time; returns the sum of their squares, and in `finite` whether all are.
 template <int V, class From, class To>
 __device__ double unscale_elements(const Piece<Move<From, To>>& piece, To factor, bool& finite) {
   double sum = 0;
-  each_moved<V>(piece, [&](std::int64_t i, const Vec<From, V>& from) {
+  each_loaded<V>(piece.slot.from, piece.begin, piece.end, true, [&](std::int64_t i, const Vec<From, V>& from) {
     Vec<To, V> to;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
@@ -90,13 +73,15 @@ template <class From, class To>
 __global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table, const float* scale, Judgement to,
                         std::int64_t first, unsigned* ticket) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
-  const Piece<Move<From, To>> piece = piece_of(table, blockIdx.x);
   const double inverse_scale = 1.0 / static_cast<double>(*scale);
   const To factor = To(inverse_scale);
   constexpr int V = kMoved<From, To>;
   bool finite = true;
-  double sum =
-      takes_vectors<V>(piece) ? unscale_elements<V>(piece, factor, finite) : unscale_elements<1>(piece, factor, finite);
+  double sum = 0;
+  each_piece(table, [&](const Piece<Move<From, To>>& piece) {
+    sum += takes_vectors<V>(piece) ? unscale_elements<V>(piece, factor, finite)
+                                   : unscale_elements<1>(piece, factor, finite);
+  });
   const int any = __syncthreads_or(!finite);
   sum = block_sum<kUpdateThreads>(sum, scratch);
   if (threadIdx.x == 0) {
@@ -108,7 +93,7 @@ __global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table,
 
 template <int V, class From, class To>
 __device__ void convert_elements(const Piece<Move<From, To>>& piece) {
-  each_moved<V>(piece, [&](std::int64_t i, const Vec<From, V>& from) {
+  each_loaded<V>(piece.slot.from, piece.begin, piece.end, true, [&](std::int64_t i, const Vec<From, V>& from) {
     Vec<To, V> to;
 #pragma unroll
     for (int j = 0; j < V; ++j) to[j] = static_cast<To>(from[j]);

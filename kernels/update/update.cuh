@@ -4,9 +4,10 @@
 // A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements. T is
 // float or double, on devices also f16 or bf16, whose states are float: all arithmetic is in float then, and p is
 // rounded once, at the end. On the cpu a Slot<float> does that, too: with `half` its p and g are of that type, and
-// blocks of them are converted around the same loops. On devices `half` is the type of g alone. Numbers that change
-// from step to step are read through pointers: `lr` of the group, `step` of the slot (already counted up). Elements are
-// independent, so results do not depend on the number of threads.
+// blocks of them are converted around the same loops. On devices `half` is the type of g alone, and p, the master of a
+// 16-bit parameter, is also rounded into `rounded`. Numbers that change from step to step are read through pointers:
+// `lr` of the group, `step` of the slot (already counted up). Elements are independent, so results do not depend on the
+// number of threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_UPDATE_CUH
 #define LEVIN_KERNELS_UPDATE_CUH
@@ -38,9 +39,11 @@ struct Slot {
   std::int64_t n = 0;
   std::int64_t* step = nullptr;  // 1 at the first update
   std::int64_t first = 0;        // the element of the parameter at p[0]
+  void* rounded = nullptr;       // [n] of rounded_as; devices, T float
   std::uint32_t parameter = 0;   // its place among the optimizer's
   Half half = Half::none;        // see above
-  bool stochastic = false;       // how a 16-bit p is rounded: kernels/device/rounding.cuh
+  Half rounded_as = Half::none;
+  bool stochastic = false;  // how a 16-bit p is rounded: kernels/device/rounding.cuh
 };
 
 struct SgdRule {  // a: momentum buffer

@@ -63,7 +63,7 @@ LEVIN_UPDATE(LambRule)
 void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm, const Factors& factors) {
   std::int64_t blocks = 0, tables = 0;
   each_gradient_table(gradients, [&](const auto&, std::int64_t n) {
-    blocks += finishing_blocks(n);
+    blocks += sum_blocks(n);
     ++tables;
   });
   if (tables == 0) {
@@ -74,9 +74,9 @@ void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, doub
   double* const sums = reinterpret_cast<double*>(levin::detail::address_in_stream(partial));
   std::int64_t first = 0;
   each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t n) {
-    on.launch(gpu::power_sums<T>, update_grid(finishing_blocks(n)), table, p, sums, first,
-              --tables == 0 ? norm : nullptr, factors, on.tickets());
-    first += finishing_blocks(n);
+    on.launch(gpu::power_sums<T>, update_grid(sum_blocks(n)), table, p, sums, first, --tables == 0 ? norm : nullptr,
+              factors, on.tickets());
+    first += sum_blocks(n);
   });
 }
 

@@ -23,10 +23,13 @@ namespace levin::kernels {
 // The slots of one launch. S has `n`, its elements.
 template <class S>
 struct SlotTable {
-  static constexpr int kMost = 400;
+  static constexpr int kMost = 384;
   int count = 0;
   S slots[kMost];
-  std::int64_t first_block[kMost + 1] = {};  // slot k is worked on by blocks [first_block[k], first_block[k + 1])
+  // Slot k has the pieces [first_block[k], first_block[k + 1]), a block each unless the kernel sums.
+  std::uint32_t first_block[kMost + 1] = {};
+
+  [[nodiscard]] LEVIN_HD std::int64_t pieces() const { return first_block[count]; }
 };
 
 // Kernel arguments may have 32,764 bytes from compute capability 7.0 on; what travels beside a table has at most 128.
@@ -34,9 +37,16 @@ inline constexpr std::size_t kTableBytes = 32764 - 128;
 
 inline constexpr int kUpdateThreads = 256;
 inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
+template <class S>
+inline constexpr std::int64_t kPiece = kUpdateBlock;  // elements a piece of a slot S
 
 // A kernel whose last block finishes has one block at least, also for slots without elements.
 [[nodiscard]] inline std::int64_t finishing_blocks(std::int64_t blocks) { return std::max<std::int64_t>(blocks, 1); }
+// Blocks of a kernel that leaves a part of a sum a block, for so many pieces: at most as many as a device works on at
+// once, which go over the pieces in turn, because one block adds up the parts. All devices have as many: the same bits.
+[[nodiscard]] inline std::int64_t sum_blocks(std::int64_t pieces) {
+  return std::clamp<std::int64_t>(pieces, 1, 132 * 8);
+}
 [[nodiscard]] inline Grid update_grid(std::int64_t blocks) {
   return {.blocks = static_cast<unsigned>(blocks), .threads = kUpdateThreads};
 }
@@ -52,10 +62,10 @@ void each_table(std::span<const S> slots, F&& f) {
     std::int64_t blocks = 0;
     for (int k = 0; k < table->count; ++k) {
       table->slots[k] = slots[begin + static_cast<std::size_t>(k)];
-      table->first_block[k] = blocks;
-      blocks += (table->slots[k].n + kUpdateBlock - 1) / kUpdateBlock;
+      table->first_block[k] = static_cast<std::uint32_t>(blocks);
+      blocks += (table->slots[k].n + kPiece<S> - 1) / kPiece<S>;
     }
-    table->first_block[table->count] = blocks;
+    table->first_block[table->count] = static_cast<std::uint32_t>(blocks);
     f(*table, blocks);
   }
 }
@@ -76,8 +86,38 @@ __device__ Piece<S> piece_of(const SlotTable<S>& table, std::int64_t block) {
     (table.first_block[middle] <= block ? low : high) = middle;
   }
   const S& slot = table.slots[low];
-  const std::int64_t begin = (block - table.first_block[low]) * kUpdateBlock;
-  return {slot, begin, begin + kUpdateBlock < slot.n ? begin + kUpdateBlock : slot.n};
+  const std::int64_t begin = (block - table.first_block[low]) * kPiece<S>;
+  return {slot, begin, begin + kPiece<S> < slot.n ? begin + kPiece<S> : slot.n};
+}
+// f(piece) for the pieces that a block of a kernel that sums goes over.
+template <class S, class F>
+__device__ void each_piece(const SlotTable<S>& table, F&& f) {
+  for (std::int64_t k = blockIdx.x; k < table.pieces(); k += gridDim.x) f(piece_of(table, k));
+}
+
+// f(i, elements) for this thread's share of from[begin, end), V elements from i on at a time, in order. Four loads
+// stand before the first use, so that they are in flight together. Elements past the end are 0.
+template <int V, class T, class F>
+__device__ __forceinline__ void each_loaded(const T* from, std::int64_t begin, std::int64_t end, bool vectors, F&& f) {
+  constexpr int kAhead = 4;
+  constexpr std::int64_t kStep = std::int64_t{kUpdateThreads} * V;
+  for (std::int64_t i = begin + threadIdx.x * V; i < end; i += kAhead * kStep) {
+    Vec<T, V> loads[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const std::int64_t at = i + k * kStep;
+      if (at >= end) continue;
+      if (vectors) {
+        loads[k] = load<V>(from + at);
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < V; ++j) loads[k][j] = at + j < end ? from[at + j] : T(0.0f);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (i + k * kStep < end) f(i + k * kStep, loads[k]);
+  }
 }
 
 // Whether an overflow was found where gradients were checked: nothing may change then. Null: not checked.
@@ -342,6 +382,24 @@ __device__ void round_parameters(const Slot<T>& s, std::int64_t step, std::int64
   for (int j = 0; j < V; ++j) p[j] = T(value[j]);
 }
 
+// A master's elements from i on, in the type of its parameter.
+template <int V>
+__device__ void round_master(const Slot<float>& s, std::int64_t i, const Vec<float, V>& p) {
+  const auto put = [&]<class H>(H* to) {
+    Vec<H, V> rounded;
+    for (int j = 0; j < V; ++j) rounded[j] = H(p[j]);
+    store(to + i, rounded);
+  };
+  if (s.rounded_as == Half::f16) put(static_cast<f16*>(s.rounded));
+  if (s.rounded_as == Half::bf16) put(static_cast<bf16*>(s.rounded));
+}
+// p[i .. i + V) in memory.
+template <int V, class T>
+__device__ void store_parameters(const Slot<T>& s, std::int64_t i, const Vec<T, V>& p) {
+  store(s.p + i, p);
+  if constexpr (std::is_same_v<T, float>) round_master(s, i, p);
+}
+
 // What gradients are multiplied by on their way from memory. Read again for each vector: f64 factors in registers would
 // cost occupancy.
 template <class A>
@@ -393,7 +451,7 @@ __device__ void update_elements(const F& f, const Slot<T>& s, const Products<Acc
       f(s, value[j], g[j], a[j], b[j], c[j]);
     }
     round_parameters<V>(s, step, i, value, p);
-    store(s.p + i, p);
+    store_parameters(s, i, p);
     if (s.a) store(s.a + i, a);
     if (s.b) store(s.b + i, b);
     if (s.c) store(s.c + i, c);
@@ -416,8 +474,8 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
   const Step f = *shared;
   const Products<A> products{factors};
   constexpr int V = kVec<A>;
-  const bool vectors =
-      (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
+  const bool vectors = (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) &&
+                       aligned16(s.c) && aligned16(s.rounded);
   if (vectors)
     update_elements<V>(f, s, products, step, begin, end);
   else
@@ -513,7 +571,7 @@ __global__ void lamb_apply(const __grid_constant__ SlotTable<Slot<T>> table, Lam
     const A value[1] = {old - *rate * f.direction(old, s.a[i], s.b[i])};
     Vec<T, 1> p{};
     round_parameters<1>(s, step, i, value, p);
-    store(s.p + i, p);
+    store_parameters(s, i, p);
   }
   if (!is_last_block(ticket, gridDim.x)) return;
   for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) ++*table.slots[k].step;
@@ -541,19 +599,29 @@ __device__ inline void norm_of_sums(const double* partial, std::int64_t n, doubl
   *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
   write_factors(factors, 1, *norm);
 }
-// partial[first + block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN
+// partial[first + block] = sum of |g|^power over the block's pieces in double, or their maximum for power = inf; NaN
 // stays NaN. The last block of the last table, which has a norm, makes the norm of all.
 template <class T>
 __global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial,
                            std::int64_t first, double* norm, Factors factors, unsigned* ticket) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
-  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  constexpr int V = kVec<T>;
   const bool largest = power > 1e300;
-  double sum = 0;
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
-    const double v = ::fabs(static_cast<double>(static_cast<Accum<T>>(s.g[i])));
-    sum = largest ? Larger{}(v, sum) : sum + (power == 2 ? v * v : ::pow(v, power));
-  }
+  // join(sum, magnitude) for this thread's elements, in an order that does not depend on how they lie in memory.
+  const auto joined = [&](const auto& join) {
+    double sum = 0;
+    each_piece(table, [&](const Piece<Slot<T>>& piece) {
+      const bool vectors = (piece.end - piece.begin) % V == 0 && aligned16(piece.slot.g);
+      each_loaded<V>(piece.slot.g, piece.begin, piece.end, vectors, [&](std::int64_t, const Vec<T>& g) {
+#pragma unroll
+        for (int j = 0; j < V; ++j) sum = join(sum, ::fabs(static_cast<double>(static_cast<Accum<T>>(g[j]))));
+      });
+    });
+    return sum;
+  };
+  double sum = largest      ? joined([](double all, double v) { return Larger{}(v, all); })
+               : power == 2 ? joined([](double all, double v) { return all + v * v; })
+                            : joined([=](double all, double v) { return all + ::pow(v, power); });
   sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
   if (threadIdx.x == 0) partial[first + blockIdx.x] = sum;
   if (norm == nullptr || !is_last_block(ticket, gridDim.x)) return;

@@ -76,9 +76,10 @@ class LEVIN_API Optimizer {
   // differ.
   Tensor step_clipped(double max_norm);
   // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches (LAMB:
-  // three), and more launches for masters, for a further group or dtype and for 400 parameters more. True for Levin's
-  // optimizers except for LBFGS and Muon, on one device that launches kernels, without pieces; false for classes that
-  // derive from them.
+  // three), and more launches for a further group or dtype and for 384 parameters more. Masters then need no launch of
+  // their own: step(), too, reads the model's 16-bit gradients unless gather_gradients() was called, and the update
+  // rounds each master into its parameter. True for Levin's optimizers except for LBFGS and Muon, on one device that
+  // launches kernels, without pieces; false for classes that derive from them.
   [[nodiscard]] bool fuses_clipping() const;
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
@@ -118,8 +119,8 @@ class LEVIN_API Optimizer {
   // are on the CPU. Throws StateError after the first step, ConfigError for another device and unless elementwise().
   void keep_state_in(std::shared_ptr<StateMemory> memory);
   // Copies the model's 16-bit gradients to the masters, where clipping and step() read them. Call it between backward
-  // and clipping; GradScaler::unscale_ does it in its pass, and step() if it was not done. Works once between two steps
-  // or zero_grad calls, and with masters only.
+  // and clipping; GradScaler::unscale_ does it in its pass, and step() if it was not done and not fuses_clipping().
+  // Works once between two steps or zero_grad calls, and with masters only.
   void gather_gradients();
   // The state that a step of all parameters needs, masters and their gradients too, as tensors on meta, for a plan of
   // memory; without the histories of LBFGS.
@@ -219,11 +220,14 @@ class LEVIN_API Optimizer {
  private:
   struct Loading;
   [[nodiscard]] bool on_meta() const;
-  // The gradients of source() take the place of the masters' where `factors` multiply them: kernels::Factors.
+  // `factors`: kernels::Factors, which multiply the model's gradients.
   void step_groups(const float* found_inf, const double* factors = nullptr);
   [[nodiscard]] std::vector<std::pair<const char*, double>> number_values(int group) const;
   bool masters_ = false, gathered_ = false;
-  const double* factors_ = nullptr;            // of the running step_groups
+  // Of the running step_groups. The update reads gradients of source() in place of the masters', rounds masters into
+  // source().
+  bool reads_model_ = false, rounds_ = false;
+  const double* factors_ = nullptr;
   std::shared_ptr<StateMemory> memory_;        // null: the device's own
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };
