@@ -1,4 +1,5 @@
-// A row of a matrix worked on by a warp or by a block, read from memory once where it fits on the chip.
+// A row of a matrix worked on by some lanes of a warp, by a warp or by a block, read from memory once where it fits on
+// the chip.
 //
 // The row is dealt out in chunks of 16 bytes: thread t has chunks t, t + kThreads, ... Who adds what so depends on the
 // length alone: a row that lies unaligned, and is then read element by element, has the same sums, bit for bit.
@@ -19,10 +20,10 @@
 
 namespace levin::kernels::gpu {
 
-// The threads of one row: a warp, several of which make a block, or a block.
+// The threads of one row: at most a warp, several of which make a block, or a block.
 template <int kThreads>
 struct Team {
-  static constexpr int kBlock = kThreads == 32 ? 128 : kThreads;
+  static constexpr int kBlock = kThreads <= 32 ? 128 : kThreads;
   static constexpr int kRows = kBlock / kThreads;  // rows a block works on at a time
 
   static __device__ int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
@@ -33,6 +34,12 @@ struct Team {
   static __device__ A reduce(A x, F f) {
     if constexpr (kThreads == 32) {
       return warp_reduce(x, f);
+    } else if constexpr (kThreads < 32) {
+      // Other teams of the warp may be at another row.
+      const unsigned own = ((1u << kThreads) - 1) << (threadIdx.x % 32 / kThreads * kThreads);
+#pragma unroll
+      for (int lanes = kThreads / 2; lanes > 0; lanes /= 2) x = f(x, __shfl_xor_sync(own, x, lanes));
+      return x;
     } else {
       LEVIN_SHARED(A, scratch, kThreads / 32);
       return block_reduce<kThreads>(x, scratch, f);
@@ -40,6 +47,10 @@ struct Team {
   }
 };
 
+// Rows up to here may take kFewLanes of a warp, each of which then has about four chunks: of one chunk the sums between
+// lanes would cost more instructions than the chunk.
+inline constexpr std::int64_t kNarrowColumns = 256;
+inline constexpr int kFewLanes = 8;
 inline constexpr std::int64_t kWarpColumns = 1024;  // longer rows take a block
 inline constexpr int kRowThreads = 256;             // of such a block
 // Of a block for rows of so few chunks that kRowThreads would have one or two each: a thread's share of the sums
@@ -74,10 +85,13 @@ template <int kThreads>
           .shared = plan.keeps && plan.chunks > 0 ? static_cast<unsigned>(plan.chunks * 16 * kept * Of::kRows) : 16u};
 }
 
-// f(kThreads as a constant) with the team size for rows of `cols`: a warp, or a block of at least kLeast and at most
-// kMost threads.
-template <class T, int kMost = kLongRowThreads, int kLeast = kShortRowThreads, class F>
+// f(kThreads as a constant) with the team size for rows of `cols`: kFewest lanes if those are fewer than a warp, a
+// warp, or a block of at least kLeast and at most kMost threads.
+template <class T, int kMost = kLongRowThreads, int kLeast = kShortRowThreads, int kFewest = 32, class F>
 void with_team(std::int64_t cols, F&& f) {
+  if constexpr (kFewest < 32) {
+    if (cols <= kNarrowColumns) return f(std::integral_constant<int, kFewest>{});
+  }
   if (cols <= kWarpColumns) return f(std::integral_constant<int, 32>{});
   if constexpr (sizeof(T) != 8 && kLeast < kRowThreads) {
     if (cols <= kShortRowChunks * kVec<T>) return f(std::integral_constant<int, kLeast>{});
@@ -185,7 +199,8 @@ __device__ __forceinline__ void with_vectors(const RowPlan& plan, F&& f) {
 }
 
 // The first pass over one row, or over two of one plan: f(chunk, vectors) for the chunks of this thread, in the order
-// of each_chunk. The loads of four vectors (of double: two) stand together, even where there are few.
+// of each_chunk. The loads of four vectors (of double: two), or of kAhead a row, stand together, even where there are
+// few.
 template <class T>
 inline constexpr int kChunksAhead = sizeof(T) == 8 ? 2 : 4;
 template <class Part, class F>
@@ -207,9 +222,8 @@ __device__ __forceinline__ void each_first(const Part& row, F&& f) {
     }
   });
 }
-template <int kThreads, class T, class R, class S, class F>
+template <int kAhead, int kThreads, class T, class R, class S, class F>
 __device__ __forceinline__ void each_first(const RowPart<T, kThreads, R>& a, const RowPart<T, kThreads, S>& b, F&& f) {
-  constexpr int kAhead = kChunksAhead<T> / 2;
   with_vectors<T>(a.plan, [&](auto vectors) {
     for (std::int64_t from = Team<kThreads>::rank(); from < a.plan.chunks; from += kAhead * kThreads) {
       Vec<T> v[kAhead], w[kAhead];

@@ -142,6 +142,19 @@ struct BackwardPlan {
   bool sums_inside = false;  // in shared memory
   unsigned blocks = 0, shared = 16;
 };
+// Chunks of each row that norm_rows_backward has in flight, and its blocks that share a processor. A row of float that
+// a warp takes has many chunks, and its shared memory lets few blocks work at once: a thread has up to 128 registers,
+// for four chunks. Else it has up to 85. More chunks of double would not fit.
+template <class T, int kThreads>
+inline constexpr bool kFewBlocks = std::is_same_v<T, float>&& kThreads == 32;
+template <class T, int kThreads>
+inline constexpr int kNormAhead = kFewBlocks<T, kThreads> ? 4
+                                  : sizeof(T) == 8        ? 1
+                                                          : 2;
+template <class T, int kThreads>
+inline constexpr int kNormBlocks = (kFewBlocks<T, kThreads> ? 512 : 768) / Team<kThreads>::kBlock;
+template <class T, int kThreads>
+inline constexpr int kNormBound = sizeof(T) == 8 ? 0 : kNormBlocks<T, kThreads>;  // of double ptxas would spill
 inline constexpr std::int64_t kMultiprocessors = 132;  // of an H200; elsewhere the work is dealt out less evenly
 template <class T, int kThreads>
 [[nodiscard]] BackwardPlan plan_backward(std::int64_t rows, std::int64_t cols, bool sums,
@@ -154,8 +167,8 @@ template <class T, int kThreads>
   if (plan.sums_inside) plan.rows.keeps = kept + parts <= kMostKeptBytes;
   const std::int64_t shared = (plan.rows.keeps ? kept : 0) + (plan.sums_inside ? parts : 0);
   plan.shared = static_cast<unsigned>(std::max<std::int64_t>(shared, 16));
-  // All blocks work at once: those of a second wave would work alone. A thread has up to 85 registers.
-  const std::int64_t at_once = std::clamp<std::int64_t>(kMostKeptBytes / plan.shared, 1, 768 / Of::kBlock);
+  // All blocks work at once: those of a second wave would work alone.
+  const std::int64_t at_once = std::clamp<std::int64_t>(kMostKeptBytes / plan.shared, 1, kNormBlocks<T, kThreads>);
   plan.blocks = static_cast<unsigned>(std::min((rows + Of::kRows - 1) / Of::kRows, kMultiprocessors * at_once));
   return plan;
 }
@@ -163,12 +176,13 @@ template <class T, int kThreads>
 // Where a row's gradient goes: to memory that may be null.
 template <class T, class S>
 struct PlainGradient {
-  using Of = T;                      // the type of y's gradient
-  static constexpr int kAtOnce = 4;  // chunks in flight
+  using Of = T;  // the type of y's gradient
   S* gx;
   __device__ __forceinline__ bool wanted() const { return gx != nullptr; }
+  struct More {};  // what put() adds, read from memory
+  __device__ __forceinline__ More more(std::int64_t, std::int64_t, std::int64_t, bool) const { return {}; }
   __device__ __forceinline__ void put(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors,
-                                      const Vec<T>& v) const {
+                                      const Vec<T>& v, More) const {
     write_chunk(gx + row * cols, i, cols, vectors, v);
   }
 };
@@ -176,15 +190,18 @@ struct PlainGradient {
 template <class X, class R>
 struct SumGradient {
   using Of = R;
-  static constexpr int kAtOnce = sizeof(X) == 8 ? 1 : 4;  // more of double would not fit the registers
   const X* gh;
   X* gx;
   R* gr;
   __device__ __forceinline__ bool wanted() const { return gx != nullptr || gr != nullptr; }
-  __device__ __forceinline__ void put(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors,
-                                      Vec<X> v) const {
+  using More = Vec<X>;
+  __device__ __forceinline__ More more(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors) const {
+    return read_chunk<X>(gh + row * cols, i, cols, vectors, X(0.0f));
+  }
+  __device__ __forceinline__ void put(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors, Vec<X> v,
+                                      const More& also) const {
     auto sum = widened(v);
-    const auto more = widened(read_chunk<X>(gh + row * cols, i, cols, vectors, X(0.0f)));
+    const auto more = widened(also);
 #pragma unroll
     for (int j = 0; j < kVec<X>; ++j) sum[j] += more[j];
     v = narrowed(sum);
@@ -195,7 +212,7 @@ struct SumGradient {
 
 // With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
 template <bool kCentered, class T, class S, int kThreads, class Gradient>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(
+__global__ __launch_bounds__(Team<kThreads>::kBlock, kNormBound<T, kThreads>) void norm_rows_backward(
     const typename Gradient::Of* gy, const S* x, const Accum<T>* w, const Accum<T>* mean, const Accum<T>* rstd,
     Gradient gx, Accum<T>* parts, std::int64_t rows, std::int64_t cols, BackwardPlan plan) {
   using A = Accum<T>;
@@ -226,7 +243,8 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(
     const RowPart<T, kThreads, S> in(x + r * cols, cols, plan.rows, kept + chunks);
     const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
     Pair<A> sum{0, 0};
-    each_first(g, in, [&](std::int64_t c, const Vec<T>& slope_chunk, const Vec<T>& chunk) {
+    constexpr int kAhead = kNormAhead<T, kThreads>;
+    each_first<kAhead>(g, in, [&](std::int64_t c, const Vec<T>& slope_chunk, const Vec<T>& chunk) {
       const auto a = widened(slope_chunk), b = widened(chunk);
       const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
 #pragma unroll
@@ -238,7 +256,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(
     });
     sum = Of::reduce(sum, PlusPair{});
     const A shift = kCentered ? sum.a / A(cols) : A(0), slope = sum.b * scale * scale / A(cols);
-    each_chunk<kThreads, Gradient::kAtOnce>(plan.rows, [&](std::int64_t c) {
+    const auto last = [&](std::int64_t c, const typename Gradient::More& more) {
       const auto a = widened(g.again(c)), b = widened(in.again(c));
       if (plan.sums) {
         A of_w[V], of_b[V];
@@ -255,8 +273,21 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(
       Widened<T, V> v;
 #pragma unroll
       for (int j = 0; j < V; ++j) v[j] = (a[j] * weight.v[j] - shift - (b[j] - mu) * slope) * scale;
-      gx.put(r, c * V, cols, plan.rows.vectors, narrowed(v));
-    });
+      gx.put(r, c * V, cols, plan.rows.vectors, narrowed(v), more);
+    };
+    // What is read stands together before the sums of columns are stored: the compiler moves no load above a store.
+    constexpr int kMoreAhead = std::is_empty_v<typename Gradient::More> ? 4 : kThreads == 32 ? kAhead : 1;
+    for (std::int64_t from = Of::rank(); from < chunks; from += kMoreAhead * kThreads) {
+      typename Gradient::More more[kMoreAhead] = {};
+#pragma unroll
+      for (int k = 0; k < kMoreAhead; ++k) {
+        const std::int64_t c = from + k * kThreads;
+        if (gx.wanted() && c < chunks) more[k] = gx.more(r, c * V, cols, plan.rows.vectors);
+      }
+#pragma unroll
+      for (int k = 0; k < kMoreAhead; ++k)
+        if (from + k * kThreads < chunks) last(from + k * kThreads, more[k]);
+    }
   }
   if (!plan.sums_inside) return;
   __syncthreads();
@@ -296,11 +327,12 @@ __global__ __launch_bounds__(kFinishThreads) void norm_columns(const Accum<T>* p
 template <bool kCentered, class T, class S>
 void launch_norm_rows(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
                       Accum<T>* rstd, std::int64_t rows, std::int64_t cols, double eps) {
-  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
-    const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, y, w, b});
-    on.launch(norm_rows<kCentered, T, S, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows,
-              cols, static_cast<Accum<T>>(eps), plan);
-  });
+  with_team<T, kLongRowThreads, kShortRowThreads, kFewLanes>(
+      cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+        const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, y, w, b});
+        on.launch(norm_rows<kCentered, T, S, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows,
+                  cols, static_cast<Accum<T>>(eps), plan);
+      });
 }
 // Elements of the type of the sums that norm_rows_backward needs for gw and gb.
 template <class T>

@@ -64,16 +64,20 @@ struct Smoothed {
   __device__ bool counts(std::int64_t t, std::int64_t cols) const { return t != ignore_index && t >= 0 && t < cols; }
 };
 
+// Blocks of cross_entropy_rows for teams of at most a warp: as many as work at once, since all have as many rows.
+inline constexpr int kSmallTeamBlocks = 6;  // of a processor: each thread has 80 registers
 // In f64 ptxas aims at more blocks at once than their registers allow, and spills; 0 leaves it to ptxas.
-template <class T>
-inline constexpr int kLeastBlocks = std::is_same_v<T, double> ? 1 : 0;
+template <class T, int kThreads>
+inline constexpr int kLeastBlocks = std::is_same_v<T, double> ? 1
+                                    : kThreads <= 32          ? kSmallTeamBlocks
+                                                              : 0;
 
-// Adds the parts [teams] of all teams to `all`, by one block; thread 0 has the result.
+// Adds parts [count] to `all`, by one block; thread 0 has the result.
 template <int kThreads>
-__device__ LossTotals joined_parts(const LossTotals* parts, std::int64_t teams, LossTotals all) {
+__device__ LossTotals joined_parts(const LossTotals* parts, std::int64_t count, LossTotals all) {
   LEVIN_SHARED(double, scratch, kThreads / 32);
   LossTotals own{0, 0, 0};
-  for (std::int64_t i = threadIdx.x; i < teams; i += kThreads) {
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
     own.loss += parts[i].loss;
     own.weight += parts[i].weight;
     own.counted += parts[i].counted;
@@ -127,11 +131,11 @@ struct RowLoss {
   }
 };
 
-// A warp or a block a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each team
-// goes over rows and leaves its sums in parts [teams], which the last block adds up. A target that is no class is
-// reported, and its row counts as ignored.
+// A team a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each block goes over
+// rows and leaves its sums in parts [blocks], which the last block adds up. A target that is no class is reported, and
+// its row counts as ignored.
 template <class T, int kThreads>
-__global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross_entropy_rows(
+__global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T, kThreads>) void cross_entropy_rows(
     const T* x, const std::int64_t* target, const Accum<T>* w, Accum<T>* out, Accum<T>* lse, Accum<T>* all_weights,
     LossTotals* parts, unsigned* ticket, std::int64_t rows, std::int64_t cols, Smoothed<T> s, Reduction reduction,
     RowPlan plan, levin::detail::FaultSlot* faults, const char* op) {
@@ -150,9 +154,15 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross
     if (reduction == Reduction::none) out[r] = of.loss;
     if (!of.counted && of.target != s.ignore_index) report_index(faults, op, of.target, cols);
   }
-  if (Of::rank() == 0) parts[team] = sums;
+  if constexpr (Of::kRows > 1) {
+    if (Of::rank() != 0) sums = {0, 0, 0};
+    LEVIN_SHARED(double, scratch, Of::kBlock / 32);
+    sums.loss = block_sum<Of::kBlock>(sums.loss, scratch);
+    sums.weight = block_sum<Of::kBlock>(sums.weight, scratch);
+  }
+  if (threadIdx.x == 0) parts[team / Of::kRows] = sums;
   if (!is_last_block(ticket, gridDim.x)) return;
-  const LossTotals all = joined_parts<Of::kBlock>(parts, std::int64_t{gridDim.x} * Of::kRows, {0, 0, 0});
+  const LossTotals all = joined_parts<Of::kBlock>(parts, gridDim.x, {0, 0, 0});
   if (threadIdx.x == 0) put_losses(all, out, all_weights, reduction);
 }
 
@@ -302,11 +312,11 @@ inline constexpr std::int64_t kLossBlocks = 132 * 16;
 inline constexpr int kLossThreads = 512;
 // At least one block, which finishes a sum over no rows.
 template <int kThreads>
-[[nodiscard]] Grid loss_grid(const RowPlan& plan, std::int64_t rows) {
-  return row_grid<kThreads>(plan, std::max<std::int64_t>(rows, 1), 1, kLossBlocks);
+[[nodiscard]] Grid loss_grid(const RowPlan& plan, std::int64_t rows, std::int64_t most_blocks = kLossBlocks) {
+  return row_grid<kThreads>(plan, std::max<std::int64_t>(rows, 1), 1, most_blocks);
 }
-// Teams of cross_entropy and cross_entropy_chunk for the shape, where a team is a block or a warp, whatever a block's
-// size: `parts` has three numbers each.
+// Parts of cross_entropy_chunk for the shape, a team's each, where a team is a block or a warp, whatever a block's
+// size; and at least those of cross_entropy, a block's each. A part has three numbers.
 template <class T>
 [[nodiscard]] std::int64_t cross_entropy_teams(std::int64_t rows, std::int64_t cols) {
   std::int64_t teams = 0;
@@ -320,13 +330,15 @@ template <class T>
 void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t* target, const Accum<T>* class_weight,
                    Accum<T>* out, Accum<T>* lse, Accum<T>* weight, double* parts, std::int64_t rows, std::int64_t cols,
                    std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
-  with_team<T, kLossThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
-    RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
-    plan.keeps = plan.keeps && label_smoothing != 0;
-    on.launch(cross_entropy_rows<T, kThreads>, loss_grid<kThreads>(plan, rows), x, target, class_weight, out, lse,
-              weight, reinterpret_cast<LossTotals*>(parts), on.tickets(), rows, cols,
-              Smoothed<T>(ignore_index, label_smoothing, cols), reduction, plan, on.faults(), op);
-  });
+  with_team<T, kLossThreads, kShortRowThreads, kFewLanes>(
+      cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+        RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
+        plan.keeps = plan.keeps && label_smoothing != 0;
+        const Grid grid = loss_grid<kThreads>(plan, rows, kThreads <= 32 ? 132 * kSmallTeamBlocks : kLossBlocks);
+        on.launch(cross_entropy_rows<T, kThreads>, grid, x, target, class_weight, out, lse, weight,
+                  reinterpret_cast<LossTotals*>(parts), on.tickets(), rows, cols,
+                  Smoothed<T>(ignore_index, label_smoothing, cols), reduction, plan, on.faults(), op);
+      });
 }
 template <class T>
 void cross_entropy_chunk(const Gpu& on, const char* op, T* x, const std::int64_t* target, const Accum<T>* class_weight,
@@ -359,7 +371,7 @@ void cross_entropy_backward(const Gpu& on, const Accum<T>* gy, const T* x, const
                             const Accum<T>* class_weight, const Accum<T>* lse, const Accum<T>* weight, T* gx,
                             std::int64_t rows, std::int64_t cols, std::int64_t ignore_index, double label_smoothing,
                             Reduction reduction) {
-  with_team<T, kLongRowThreads, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kLongRowThreads, kRowThreads, kFewLanes>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 0, {x, class_weight, gx});
     on.launch(cross_entropy_rows_backward<T, kThreads>, row_grid<kThreads>(plan, rows, 0, kLossBlocks), gy, x, target,
               class_weight, lse, weight, gx, rows, cols, Smoothed<T>(ignore_index, label_smoothing, cols), plan,

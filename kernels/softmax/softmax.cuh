@@ -95,7 +95,7 @@ __device__ __forceinline__ Accum<T> slope_of(Accum<T> gy, Accum<T> y, Accum<T> s
   return kLog ? gy - exp_of<T>(y) * sum : (gy - sum) * y;
 }
 
-// [rows, cols]: a warp or a block a row, which is read once where it fits into shared memory.
+// [rows, cols]: a team a row, which is read once where it fits into shared memory.
 // In f64 ptxas aims at more blocks at once than the registers allow, and spills: there the bound is one block.
 template <class T, class S, int kThreads, bool kLog>
 __global__ __launch_bounds__(Team<kThreads>::kBlock,
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(
     Vec<T>* const kept = shared + 2 * Of::row() * plan.chunks;
     const RowPart<T, kThreads> g(gy + r * cols, cols, plan, kept), out(y + r * cols, cols, plan, kept + plan.chunks);
     Accum<T> own = 0;
-    each_first(g, out, [&](int64_t, const Vec<T>& slopes, const Vec<T>& values) {
+    each_first<kChunksAhead<T> / 2>(g, out, [&](int64_t, const Vec<T>& slopes, const Vec<T>& values) {
       const auto a = widened(slopes), b = widened(values);
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) own += slope_term<T, kLog>(a[j], b[j]);
@@ -215,10 +215,11 @@ void launch_softmax(const Gpu& on, const S* x, T* y, int64_t outer, int64_t dim,
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns<T, S, kLog>, tiles.grid(), x, y, tiles);
   }
-  with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
-    const RowPlan plan = plan_rows<T, kThreads>(dim, 1, {x, y});
-    on.launch(softmax_rows<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
-  });
+  with_team<T, kLongRowThreads, kShortRowThreads, kFewLanes>(
+      dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+        const RowPlan plan = plan_rows<T, kThreads>(dim, 1, {x, y});
+        on.launch(softmax_rows<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
+      });
 }
 template <bool kLog, class T, class S>
 void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int64_t outer, int64_t dim, int64_t inner) {
@@ -226,7 +227,7 @@ void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int6
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns_backward<T, S, kLog>, tiles.grid(), gy, y, gx, tiles);
   }
-  with_team<T, kLongRowThreads, kRowThreads>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kLongRowThreads, kRowThreads, kFewLanes>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(dim, 2, {gy, y, gx});
     on.launch(softmax_rows_backward<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
               plan);
