@@ -160,8 +160,9 @@ queue_checks() {  # TOOL PROGRAM SIZE: the kernels that the op table does not re
   [ -n "$2" ] &&
     under=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 --launch-timeout 120 --report-api-errors no
            "${only[@]}")
-  # Each tensor in a block of its own, so an access past its end is outside of memory.
-  local apart=(env LEVIN_NO_MEMORY_CACHING=1)
+  # For memcheck each tensor has a block of its own, so an access past its end is outside of memory.
+  local apart=(env)
+  [ "$1" = racecheck ] || apart+=(LEVIN_NO_MEMORY_CACHING=1)
   for file in kernels/gemm/gemm_hopper_test kernels/attention/attention_hopper_test; do
     [ -z "$quick" ] && job "$1 0 $file" "${apart[@]}" "${under[@]}" "$tests" --file "$file"
   done
