@@ -67,6 +67,7 @@ def row(name, file, functor, out, bytes_, *inputs, known=""):
 
 
 ACTIVATION = "autograd/ops/pointwise/activation.cu"
+RELU = "autograd/ops/pointwise/relu.cu"
 CAST = "autograd/ops/pointwise/cast.cu"
 ARITH = "autograd/ops/pointwise/pointwise_arith.cu"
 INDEX = "autograd/ops/index/index.cu"
@@ -84,8 +85,9 @@ SCALE = "kernels/update/loss_scale_device.cu"
 def kernels_of(t, size):
     """The lines of a dtype of `size` bytes. Rows are those of 256 threads; bytes of parameters are not counted."""
     for op in ("Relu", "Tanh", "Sigmoid", "Gelu", "GeluTanh", "Silu", "Elu", "Softplus"):
-        yield row(f"{op} {t}", ACTIVATION, op, t, 2 * size, t)
-        yield row(f"{op} backward {t}", ACTIVATION, f"Slope<{op}>", t, 3 * size, t, t)
+        file = RELU if op == "Relu" else ACTIVATION
+        yield row(f"{op} {t}", file, op, t, 2 * size, t)
+        yield row(f"{op} backward {t}", file, f"Slope<{op}>", t, 3 * size, t, t)
     for op in ("Add", "Mul", "Div"):
         yield row(f"{op} {t}", ARITH, op, t, 3 * size, t, t)
     for name, log in (("softmax", "false"), ("log_softmax", "true")):

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "autograd/ops/pointwise/activation.h"
-#include "autograd/ops/pointwise/relu.h"
 #include "autograd/ops/products/backward_parts.h"
 #include "kernels/device/hardware_math.cuh"
 #include "kernels/math/gelu.h"
@@ -13,19 +12,6 @@ namespace pointwise {
 namespace {
 
 namespace h = kernels::half_math;
-
-struct Relu {
-  LEVIN_ACTIVATION(Relu, "relu", keep, Saves::output)
-  template <class T>
-  LEVIN_HD T operator()(T x) const {
-    return x < T(0) ? T(0) : x;  // NaN stays NaN
-  }
-  template <class T>
-  LEVIN_HD T slope(T y) const {
-    return y <= T(0) ? T(0) : T(1);  // 1 for NaN
-  }
-  Tensor slope(const Tensor& y) const { return step(logical_not(le(y, 0)), y); }
-};
 
 struct Tanh {
   LEVIN_ACTIVATION(Tanh, "tanh", keep, Saves::output)
@@ -254,7 +240,6 @@ struct Mish {
   }
 };
 
-LEVIN_LIST(Relu)
 LEVIN_LIST(Tanh)
 LEVIN_LIST(Sigmoid)
 LEVIN_LIST(Gelu)
@@ -271,8 +256,6 @@ LEVIN_LIST(Mish)
 
 using namespace pointwise;
 
-Tensor relu(const Tensor& x) { return unary<Relu>(x); }
-Tensor relu_backward(const Tensor& gy, const Tensor& y) { return Relu{}.backward(gy, y); }
 Tensor tanh(const Tensor& x) { return unary<Tanh>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<Sigmoid>(x); }
 Tensor gelu(const Tensor& x, GeluForm form) { return form == GeluForm::erf ? unary<Gelu>(x) : unary<GeluTanh>(x); }
