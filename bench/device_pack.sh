@@ -54,8 +54,8 @@ cp "$root"/bench/results/{gpu_targets,registers_sm90}.md "$stage/pack/bench/resu
 { git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown; } >"$stage/pack/COMMIT"
 
 window=$(du -sm "$stage/pack" | awk '{w = 64; while (w < $1 + 16) w *= 2; print w}')
-# Machine code is compressed already: a deeper search finds a fortieth more.
-tar -C "$stage/pack" --owner=0 --group=0 --sort=name -cf - . | xz --check=crc32 \
+# --x86 makes relative calls of the host absolute, which repeat; machine code of a GPU is compressed already.
+tar -C "$stage/pack" --owner=0 --group=0 --sort=name -cf - . | xz --check=crc32 --x86 \
   --lzma2="preset=6,dict=${window}MiB" >"$archive.part" || fail "xz failed"
 
 mkdir "$stage/there" && tar -C "$stage/there" -xJf "$archive.part" || fail "the archive can not be unpacked"
