@@ -8,6 +8,8 @@
 //     the results of v at every k, with v = x[0] joined with ... joined with x[k]; the ops stand below.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
 //     scan by RunningSum; vector code for dense rows of floats.
+//   logcumsumexp(on, const T* x, T* y, outer, n, inner)
+//     scan by RunningLogSumExp; vector code for dense rows.
 // The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
 // once.
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include "kernels/math/math.h"
 #include "kernels/reduce/extreme_row.cuh"
 #include "kernels/reduce/extreme_row_device.cuh"
+#include "kernels/reduce/running_log_sums.cuh"
 #include "kernels/reduce/running_sums.cuh"
 #include "kernels/reduce/scan_rows_device.cuh"
 #include "levin/dtype.h"
@@ -74,13 +77,7 @@ struct RunningLogSumExp {
   static constexpr std::int64_t kManyRows = 8192;
   LEVIN_HD static Value none() { return math::detail::Limits<double>::inf * -1; }
   LEVIN_HD static Value of(T x, std::int64_t) { return Value(x); }
-  LEVIN_HD static Value join(Value a, Value b) {
-    const Value high = a >= b || a != a ? a : b, low = a >= b || a != a ? b : a;
-    // An infinite number must not be subtracted from itself; a NaN stays.
-    if (high != high || low == -math::detail::Limits<double>::inf || high == math::detail::Limits<double>::inf)
-      return low != low ? low : high;
-    return high + math::log1p(math::exp_nonpositive(low - high));
-  }
+  LEVIN_HD static Value join(Value a, Value b) { return log_of_sum(a, b); }
   template <class F>
   LEVIN_HD void each_result(F&& f) const {
     f(y, [](Value v) { return T(v); });
@@ -225,6 +222,17 @@ void cumsum(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n,
     }
   }
   scan(on, x, RunningSum<T, S>{y}, outer, n, inner);
+}
+
+template <class T>
+void logcumsumexp(const Cpu& on, const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
+  if (inner != 1) return scan(on, x, RunningLogSumExp<T>{y}, outer, n, inner);
+  constexpr std::int64_t kElements = scan_detail::kTaskElements / 16;  // a join is as dear as sixteen of other scans
+  const std::int64_t grain = std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, kLogRows * n));
+  on.parallel_for((outer + kLogRows - 1) / kLogRows, grain, [=](std::int64_t begin, std::int64_t end) {
+    const std::int64_t row = begin * kLogRows, rows = std::min(end * kLogRows, outer) - row;
+    running_log_sums(on, x + row * n, y + row * n, rows, n);
+  });
 }
 
 }  // namespace levin::kernels::cpu
@@ -448,6 +456,11 @@ void scan(const Gpu& on, const T* x, const Op& op, std::int64_t outer, std::int6
 template <class T, class S, class F>
 void cumsum(const Gpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner, F&& scratch_of) {
   scan(on, x, RunningSum<T, S>{y}, outer, n, inner, scratch_of);
+}
+template <class T, class F>
+void logcumsumexp(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner,
+                  F&& scratch_of) {
+  scan(on, x, RunningLogSumExp<T>{y}, outer, n, inner, scratch_of);
 }
 
 }  // namespace levin::kernels::gpu

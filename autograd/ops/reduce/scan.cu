@@ -120,9 +120,15 @@ struct LogCumSumExp {
     x = x_;
     const Tensor dense = x_.contiguous();
     Tensor y = empty_like(dense);
-    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
-      scan(on, ptr<const T>(dense), kernels::RunningLogSumExp<T>{ptr<T>(y)}, AlongDim(x_.shape(), dim), x_.device());
-    });
+    const AlongDim l(x_.shape(), dim);
+    dispatch(info, x_, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::logcumsumexp(on, ptr<const T>(dense), ptr<T>(y), l.outer, l.n, l.inner);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::logcumsumexp(on, ptr<const T>(dense), ptr<T>(y), l.outer, l.n, l.inner,
+                                                     KernelScratch{x_.device()});
+                        }});
     return y;
   }
   // y is computed again in f32 for 16 bits: what it loses by rounding would be an error of every factor.
