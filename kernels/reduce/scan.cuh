@@ -106,6 +106,12 @@ struct RunningExtreme {
     if (a_nan || a.value == b.value) return a.place > b.place ? a : b;
     return (kLargest ? a.value > b.value : a.value < b.value) ? a : b;
   }
+  // join(all, of(x, k)) for a k behind all others. Elements seldom take the place, which a branch can foresee; so none
+  // waits for the one before it.
+  LEVIN_HD static void take(Value& all, T x, std::int64_t k) {
+    const auto v = static_cast<Compared<T>>(x);
+    if (__builtin_expect(all.place < 0 || (kLargest ? v >= all.value : v <= all.value) || v != v, 0)) all = {v, k};
+  }
   template <class F>
   LEVIN_HD void each_result(F&& f) const {
     f(values, [](Value v) { return static_cast<T>(v.value); });
@@ -193,7 +199,11 @@ void scan(const Cpu& on, const T* x, const Op& op, std::int64_t outer, std::int6
     if (width == 1) {
       Value all = Op::none();
       for (std::int64_t k = 0; k < n; ++k) {
-        all = Op::join(all, Op::of(x[start + k * inner], k));
+        const T next = x[start + k * inner];
+        if constexpr (requires { Op::take(all, next, k); })
+          Op::take(all, next, k);
+        else
+          all = Op::join(all, Op::of(next, k));
         put(op, start + k * inner, all);
       }
       return;
