@@ -621,7 +621,7 @@ OPS = {
     "argmax_rows": unary(lambda x: x.argmax(1)), "cumsum_rows": unary(lambda x: x.cumsum(1)),
     "cumprod_rows": unary(lambda x: x.cumprod(1)), "logcumsumexp_rows": unary(lambda x: x.logcumsumexp(1)),
     "cummax_rows": unary(lambda x: x.cummax(1)),
-    "sort_rows": unary(lambda x: x.sort(1, stable=True)), "topk_rows": unary(lambda x: x.topk(min(8, x.shape[1]))),
+    "sort_rows": unary(lambda x: x.sort(dim=1, stable=True)), "topk_rows": unary(lambda x: x.topk(min(8, x.shape[1]))),
     "softmax": unary(lambda x: torch.softmax(x, 1)), "softmax_backward": backward(one, lambda x: torch.softmax(x, 1)),
     "log_softmax": unary(lambda x: torch.log_softmax(x, 1)),
     "log_softmax_backward": backward(one, lambda x: torch.log_softmax(x, 1)),
