@@ -258,15 +258,22 @@ using cpu::grid_sample_grid, gpu::grid_sample_grid;
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// The taps of a block of points, a row of each kind.
-template <class A, int K>
+// The taps of a block of points, a row of each kind; kSlopes: with their derivatives in the grid.
+template <class A, int K, bool kSlopes>
 struct GridBlock {
   static constexpr std::int64_t kPoints = 64;
   std::int32_t at[K * K][kPoints];  // in the plane; -1: outside
-  A w[K * K][kPoints], by_x[K * K][kPoints], by_y[K * K][kPoints];
+  A w[K * K][kPoints], by_x[kSlopes ? K * K : 1][kPoints], by_y[kSlopes ? K * K : 1][kPoints];
 
   template <class T>
   void fill(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
+    if constexpr (K == 2 && std::is_same_v<A, float>) {
+      constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // 32 bits hold what is near such an image
+      if (s.rows < kLongest && s.columns < kLongest) {
+        if (rule.edge == GridEdge::zeros) return fill_pairs<false>(grid, points, s, rule);
+        if (rule.edge == GridEdge::border) return fill_pairs<true>(grid, points, s, rule);
+      }
+    }
     for (std::int64_t p = 0; p < points; ++p) {
       const GridTaps<A, K> across(A(grid[2 * p]), s.columns, rule), down(A(grid[2 * p + 1]), s.rows, rule);
       for (int i = 0; i < K; ++i) {
@@ -275,8 +282,59 @@ struct GridBlock {
           const bool seen = down.at[i] >= 0 && across.at[j] >= 0;
           at[t][p] = seen ? static_cast<std::int32_t>(down.at[i] * s.columns + across.at[j]) : -1;
           w[t][p] = down.w[i] * across.w[j];
-          by_x[t][p] = down.w[i] * across.d[j];
-          by_y[t][p] = down.d[i] * across.w[j];
+          if constexpr (kSlopes) {
+            by_x[t][p] = down.w[i] * across.d[j];
+            by_y[t][p] = down.d[i] * across.w[j];
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  // GridTaps of both axes without branches and in 32 bits, for vector code: one axis of the block, then the taps.
+  struct Axis {
+    std::int32_t first[kPoints];
+    A u[kPoints], slope[kPoints];
+    template <bool kBorder, class T>
+    void fill(const T* coordinate, std::int64_t points, std::int64_t size, const GridRule& rule) {
+      const A half = rule.align_corners ? A(size - 1) / 2 : A(size) / 2, shift = rule.align_corners ? A(0) : A(0.5);
+      const A last = A(size - 1), least = A(-8), most = A(size) + 8;
+      for (std::int64_t p = 0; p < points; ++p) {
+        A s = (A(coordinate[2 * p]) + 1) * half - shift, by = half;
+        if constexpr (kBorder) {
+          by = (s > 0) & (s < last) ? half : A(0);
+          s = s > 0 ? s : A(0);
+          s = s < last ? s : last;
+        }
+        s = s > least ? s : least;
+        s = s > most ? most : s;
+        const auto cut = static_cast<std::int32_t>(s);
+        const std::int32_t floor = cut - (s < A(cut) ? 1 : 0);
+        first[p] = floor;
+        u[p] = s - A(floor);
+        slope[p] = by;
+      }
+    }
+  };
+  template <bool kBorder, class T>
+  void fill_pairs(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
+    Axis across, down;
+    across.template fill<kBorder>(grid, points, s.columns, rule);
+    down.template fill<kBorder>(grid + 1, points, s.rows, rule);
+    const auto rows = static_cast<std::uint32_t>(s.rows), columns = static_cast<std::uint32_t>(s.columns);
+    for (int t = 0; t < K * K; ++t) {
+      const bool low = t / K != 0, right = t % K != 0;
+      for (std::int64_t p = 0; p < points; ++p) {
+        const auto row = static_cast<std::uint32_t>(down.first[p]) + low,
+                   column = static_cast<std::uint32_t>(across.first[p]) + right;
+        const bool seen = (row < rows) & (column < columns);
+        at[t][p] = seen ? static_cast<std::int32_t>(row * columns + column) : -1;
+        const A down_w = low ? down.u[p] : 1 - down.u[p], across_w = right ? across.u[p] : 1 - across.u[p];
+        w[t][p] = down_w * across_w;
+        if constexpr (kSlopes) {
+          by_x[t][p] = down_w * (right ? across.slope[p] : -across.slope[p]);
+          by_y[t][p] = (low ? down.slope[p] : -down.slope[p]) * across_w;
         }
       }
     }
@@ -301,7 +359,7 @@ template <class Taps, class T>
 void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
   using A = Accum<T>;
   constexpr int K = Taps::value;
-  using Block = GridBlock<A, K>;
+  using Block = GridBlock<A, K, false>;
   each_grid_block(on, s, Block::kPoints, K * K, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
     Block block;
     block.fill(grid + 2 * (image * s.points + first), count, s, rule);
@@ -329,7 +387,7 @@ void grid_sample_grid(const Cpu& on, const T* gy, const T* x, const T* grid, T* 
                       const GridRule& rule) {
   using A = Accum<T>;
   constexpr int K = Taps::value;
-  using Block = GridBlock<A, K>;
+  using Block = GridBlock<A, K, true>;
   each_grid_block(on, s, Block::kPoints, K * K, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
     Block block;
     block.fill(grid + 2 * (image * s.points + first), count, s, rule);
@@ -362,7 +420,7 @@ template <class Taps, class T>
 void grid_sample_image(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s, const GridRule& rule) {
   using A = Accum<T>;
   constexpr int K = Taps::value;
-  using Block = GridBlock<A, K>;
+  using Block = GridBlock<A, K, false>;
   constexpr std::int64_t kLanes = 4;  // channels that are summed side by side
   // Channels that share the taps: many, as long as there are tasks for all threads.
   const std::int64_t together = std::clamp<std::int64_t>(s.images * s.channels / 16 / kLanes * kLanes, kLanes, 32),
