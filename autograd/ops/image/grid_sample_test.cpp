@@ -147,6 +147,38 @@ TEST_CASE("grid_sample: points that are not finite or far away lie outside or at
   }
 }
 
+TEST_CASE("grid_sample of f32 has the values and gradients of f64 at points inside, at the edges and far outside") {
+  // 16 columns and 9 rows: f32 computes the coordinates of these points exactly, so both types see the same pixels.
+  std::vector<double> points;
+  for (const double column : {-1e6, -1.5, -1.125, -1.0, -0.9375, -0.25, 0.0, 0.34375, 0.9375, 1.0, 1.0625, 3.0, 1e6})
+    for (const double row : {-9.0, -1.0, -0.875, 0.0, 0.40625, 0.75, 1.0, 1.125, 40.0})
+      points.insert(points.end(), {column, row});
+  const auto count = std::int64_t(points.size() / 2);
+  for (const Padding padding : {Padding::zeros, Padding::border}) {
+    for (const bool corners : {false, true}) {
+      const std::int64_t columns = corners ? 17 : 16, rows = corners ? 9 : 8;
+      const GridSampleOptions o{.padding_mode = padding, .align_corners = corners};
+      std::vector<std::vector<double>> found[2];
+      for (const DType dtype : {DType::f64, DType::f32}) {
+        Tensor x = reshape(sin(arange(2 * rows * columns, cpu).to(DType::f64) * 1.7), {1, 2, rows, columns}).to(dtype);
+        Tensor grid = from_data(points, Shape{1, count, 1, 2}, cpu).to(dtype);
+        x.requires_grad_(), grid.requires_grad_();
+        const Tensor y = grid_sample(x, grid, o);
+        backward(sum(y * cos(arange(y.numel(), cpu).to(dtype)).reshape(Dims(y.shape().dims()))));
+        auto& all = found[dtype == DType::f32 ? 1 : 0];
+        for (const Tensor& t : {y.detach(), x.grad(), grid.grad()}) all.push_back(t.to(DType::f64).to_vector<double>());
+      }
+      for (std::size_t k = 0; k < 3; ++k) {
+        CAPTURE(k);
+        std::int64_t wrong = 0;
+        for (std::size_t i = 0; i < found[0][k].size(); ++i)
+          wrong += !(std::abs(found[0][k][i] - found[1][k][i]) <= 1e-5 * (1 + std::abs(found[0][k][i])));
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("grid_sample of an affine grid on a device: the identity gives the image, a half turn its mirror image") {
   Generator g(3);
   std::vector<Device> devices{cpu};
