@@ -275,18 +275,22 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kNormBound<T, kThreads>) vo
       for (int j = 0; j < V; ++j) v[j] = (a[j] * weight.v[j] - shift - (b[j] - mu) * slope) * scale;
       gx.put(r, c * V, cols, plan.rows.vectors, narrowed(v), more);
     };
-    // What is read stands together before the sums of columns are stored: the compiler moves no load above a store.
-    constexpr int kMoreAhead = std::is_empty_v<typename Gradient::More> ? 4 : kThreads == 32 ? kAhead : 1;
-    for (std::int64_t from = Of::rank(); from < chunks; from += kMoreAhead * kThreads) {
-      typename Gradient::More more[kMoreAhead] = {};
+    if constexpr (std::is_empty_v<typename Gradient::More>) {
+      each_chunk<kThreads>(plan.rows, [&](std::int64_t c) { last(c, {}); });
+    } else {
+      // What is read stands together before the sums of columns are stored: the compiler moves no load above a store.
+      constexpr int kMoreAhead = kThreads == 32 ? kAhead : 1;
+      for (std::int64_t from = Of::rank(); from < chunks; from += kMoreAhead * kThreads) {
+        typename Gradient::More more[kMoreAhead] = {};
 #pragma unroll
-      for (int k = 0; k < kMoreAhead; ++k) {
-        const std::int64_t c = from + k * kThreads;
-        if (gx.wanted() && c < chunks) more[k] = gx.more(r, c * V, cols, plan.rows.vectors);
+        for (int k = 0; k < kMoreAhead; ++k) {
+          const std::int64_t c = from + k * kThreads;
+          if (gx.wanted() && c < chunks) more[k] = gx.more(r, c * V, cols, plan.rows.vectors);
+        }
+#pragma unroll
+        for (int k = 0; k < kMoreAhead; ++k)
+          if (from + k * kThreads < chunks) last(from + k * kThreads, more[k]);
       }
-#pragma unroll
-      for (int k = 0; k < kMoreAhead; ++k)
-        if (from + k * kThreads < chunks) last(from + k * kThreads, more[k]);
     }
   }
   if (!plan.sums_inside) return;
