@@ -62,7 +62,7 @@ void running_log_sums(const Cpu&, const T* x, T* y, int64_t rows, int64_t n) {
       const int64_t count = std::min(kStretch, n - first);
       for (int64_t j = 0; j < there; ++j)
         for (int64_t k = 0; k < count; ++k) term[k][j] = double(x[(r + j) * n + first + k]);
-      for (int64_t k = 0; k < count; ++k) { join_rows(sum, term[k]); }
+      for (int64_t k = 0; k < count; ++k) join_rows(sum, term[k]);
       for (int64_t j = 0; j < there; ++j)
         for (int64_t k = 0; k < count; ++k) y[(r + j) * n + first + k] = T(term[k][j]);
     }

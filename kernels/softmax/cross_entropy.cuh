@@ -160,7 +160,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T, kThreads>) 
     sums.loss = block_sum<Of::kBlock>(sums.loss, scratch);
     sums.weight = block_sum<Of::kBlock>(sums.weight, scratch);
   }
-  if (threadIdx.x == 0) parts[team / Of::kRows] = sums;
+  if (threadIdx.x == 0) parts[team / Of::kRows] = sums;  // with blockIdx.x for the quotient ptxas spills
   if (!is_last_block(ticket, gridDim.x)) return;
   const LossTotals all = joined_parts<Of::kBlock>(parts, gridDim.x, {0, 0, 0});
   if (threadIdx.x == 0) put_losses(all, out, all_weights, reduction);

@@ -122,8 +122,8 @@ class LEVIN_API Optimizer {
   // and clipping; GradScaler::unscale_ does it in its pass, and step() if it was not done and not fuses_clipping().
   // Works once between two steps or zero_grad calls, and with masters only.
   void gather_gradients();
-  // The state that a step of all parameters needs, masters and their gradients too, as tensors on meta, for a plan of
-  // memory; without the histories of LBFGS.
+  // The most state that a step of all parameters needs, as tensors on meta, for a plan of memory: masters too, and
+  // their gradients, which a step that fuses_clipping() does not make; without the histories of LBFGS.
   [[nodiscard]] Tensors planned_state() const;
   // Bytes of each of the state's tensors that exist.
   [[nodiscard]] std::vector<std::size_t> state_sizes() const;
