@@ -183,6 +183,33 @@ TEST_CASE("argmax, max and cumsum on a device: long, narrow and odd lines, in ch
   CHECK(argmax(nothing).item<std::int64_t>() == 0);
 }
 
+TEST_CASE("scans of many rows on a device, a warp or a block for each, give the cpu's results") {
+  DEVICE_OR_SKIP();
+  const auto same = [](const ValuesIndices& is, const ValuesIndices& want) {
+    CHECK(values(is.values) == values(want.values));
+    CHECK(values(is.indices) == values(want.indices));
+  };
+  const auto close = [](const Tensor& is, const Tensor& exact, DType dtype) {
+    const Values p = values(is), q = values(exact);
+    std::int64_t wrong = 0;
+    for (std::size_t i = 0; i < p.size(); ++i)
+      wrong += !(std::fabs(p[i] - q[i]) <= 4096 * 2048 * 0x1p-53 + 1.01 * eps_of(dtype) * std::fabs(q[i]));
+    CHECK(wrong == 0);
+  };
+  // From so many rows on (kManyRows of the scans) dense ones have kernels of their own; the last tile is not full.
+  for (const Shape& shape : {Shape{512, 136}, Shape{512, 1288}}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(text(shape));
+      CAPTURE(text(dtype));
+      const Tensor x = drawn(shape, 11, dtype, 60), there = x.to(device);
+      close(cumsum(there, 1), cumsum(x.to(DType::f64), 1), dtype);
+      same(cummax(there, 1), cummax(x, 1));
+    }
+  }
+  const Tensor x = drawn({8192, 136}, 12, DType::f32, 60);
+  close(logcumsumexp(x.to(device), 1), logcumsumexp(x.to(DType::f64), 1), DType::f32);
+}
+
 TEST_CASE("argmax and scans on a device: rows of whole vectors, aligned or not, give the cpu's results") {
   DEVICE_OR_SKIP();
   constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
