@@ -303,7 +303,7 @@ struct GridBlock {
       for (std::int64_t p = 0; p < points; ++p) {
         A s = (A(coordinate[2 * p]) + 1) * half - shift, by = half;
         if constexpr (kBorder) {
-          by = (s > 0) & (s < last) ? half : A(0);
+          by = ((s > 0) & (s < last)) ? half : A(0);
           s = s > 0 ? s : A(0);
           s = s < last ? s : last;
         }
