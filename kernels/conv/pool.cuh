@@ -20,6 +20,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/executor/cpu.h"
@@ -133,92 +134,161 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 // Note [Padded planes]
 // The windows of a plane are taken from a copy of it in Accum<T>, whose rows have room for the windows that reach over
-// the edge: `neutral` numbers, which change no result. A row of results is then computed a block of kWindows at a time,
-// each tap of the windows for the whole block, without a branch; rows of few results would else be scalar code that
-// mispredicts half of its comparisons. Of one result the taps come in the order of its window. Windows that do not fill
-// blocks go one by one, and so do those of axes that cut a plane into parts (adaptive ones).
+// the edge: `neutral` numbers, which change no result. A row of results is then computed a block at a time, each tap of
+// the windows for the whole block, without a branch; rows of few results would else be scalar code that mispredicts
+// half of its comparisons. Of one result the taps come in the order of its window. A plane of Accum<T> whose windows
+// stay inside of its rows serves where it lies. Windows that do not fill blocks go one by one, and so do those of axes
+// that cut a plane into parts (adaptive ones).
 template <class T>
 inline constexpr int kWindows = LEVIN_VECTOR_BYTES / int(sizeof(Accum<T>));
+// Of a block: a vector of windows, or half a vector where that holds a row.
+template <class T>
+inline int block_of(const PoolAxis& w) {
+  return LEVIN_VECTOR_BYTES < 64 || 2 * w.out > kWindows<T> ? kWindows<T> : kWindows<T> / 2;
+}
 
 template <class T>
 class PaddedPlane {
  public:
   using A = Accum<T>;
   PaddedPlane(const PoolAxis& h, const PoolAxis& w, A neutral)
-      : h_(h), w_(w), width_(width_of(w)), memory_(size_t(h.in * width_) * sizeof(A)) {
-    std::fill_n(data(), h.in * width_, neutral);
+      : h_(h), w_(w), width_(width_of(w)), memory_(in_place() ? 0 : size_t(h.in * width_) * sizeof(A)) {
+    if (in_place()) return;
+    rows_ = memory_.template as<A>();
+    std::fill_n(rows_, h.in * width_, neutral);
   }
-  static std::int64_t blocks_of(const PoolAxis& w) { return (w.out + kWindows<T> - 1) / kWindows<T>; }
+  // Windows of a row of results, those that fill its last block too.
+  static std::int64_t windows_of(const PoolAxis& w) {
+    const std::int64_t block = block_of<T>(w);
+    return (w.out + block - 1) / block * block;
+  }
   static std::int64_t width_of(const PoolAxis& w) {
-    return std::max(w.padding + w.in, (blocks_of(w) * kWindows<T> - 1) * w.stride + w.kernel);
+    return std::max(w.padding + w.in, (windows_of(w) - 1) * w.stride + w.kernel);
   }
   // Whether windows along w go by blocks. Few of them would fill less than half a block, and the room for the others of
   // a block would be larger than the plane where they are far apart.
   static bool suits(const PoolAxis& w) {
-    return !w.adaptive && 2 * w.out >= kWindows<T> && width_of(w) <= 2 * (w.in + 2 * w.padding);
+    return !w.adaptive && 2 * w.out >= block_of<T>(w) && width_of(w) <= 2 * (w.in + 2 * w.padding);
   }
-  A* data() const { return memory_.template as<A>(); }
   // Row r, from the first tap of window 0 on.
-  A* row(std::int64_t r) const { return data() + r * width_; }
-  void read(const T* in) const {
+  const A* row(std::int64_t r) const { return read_ + r * width_; }
+  A* row_of_sums(std::int64_t r) const { return rows_ + r * width_; }
+  void read(const T* in) {
+    if constexpr (std::is_same_v<A, T>) {
+      if (in_place()) return void(read_ = in);
+    }
+    read_ = rows_;
     for (std::int64_t r = 0; r < h_.in; ++r) {
-      A* const to = row(r) + w_.padding;
+      A* const to = row_of_sums(r) + w_.padding;
       for (std::int64_t c = 0; c < w_.in; ++c) to[c] = A(in[r * w_.in + c]);
     }
   }
+  // Sums for `out` begin at 0; write(out) ends them.
+  void begin_sums(T* out) {
+    if constexpr (std::is_same_v<A, T>) {
+      if (in_place()) rows_ = out;
+    }
+    std::fill_n(rows_, h_.in * width_, A(0));
+  }
   void write(T* out) const {
+    if (in_place()) return;
     for (std::int64_t r = 0; r < h_.in; ++r) {
-      const A* const from = row(r) + w_.padding;
+      const A* const from = row_of_sums(r) + w_.padding;
       for (std::int64_t c = 0; c < w_.in; ++c) out[r * w_.in + c] = T(from[c]);
     }
   }
-  void clear() const { std::fill_n(data(), h_.in * width_, A(0)); }
 
  private:
+  bool in_place() const { return std::is_same_v<A, T> && width_ == w_.in; }
+
   PoolAxis h_, w_;
   std::int64_t width_;
   lib::Scratch memory_;
+  A* rows_ = nullptr;
+  const A* read_ = nullptr;
 };
 
-// f(stride) with the stride of the windows along w: a constant where vector code can use it, else 0.
-template <class F>
-void with_stride(const PoolAxis& w, F&& f) {
-  if (w.stride == 1) return f(std::integral_constant<int, 1>{});
-  if (w.stride == 2) return f(std::integral_constant<int, 2>{});
-  f(std::integral_constant<int, 0>{});
+// f.operator()<S, L>(): S is the stride of the windows along w where vector code can use a constant, else 0; L is the
+// number of windows of a block.
+template <class T, int S, class F>
+void with_block(const PoolAxis& w, F&& f) {
+  if (block_of<T>(w) == kWindows<T>) return f.template operator()<S, kWindows<T>>();
+  if constexpr (LEVIN_VECTOR_BYTES == 64) f.template operator()<S, kWindows<T> / 2>();
+}
+template <class T, class F>
+void with_windows(const PoolAxis& w, F&& f) {
+  if (w.stride == 1) return with_block<T, 1>(w, f);
+  if (w.stride == 2) return with_block<T, 2>(w, f);
+  with_block<T, 0>(w, f);
+}
+
+// A number, and a place, for each window of a block.
+template <class A, int L>
+struct BlockOf {
+  using Int = std::conditional_t<sizeof(A) == 8, std::int64_t, std::int32_t>;
+  typedef A Numbers __attribute__((vector_size(L * sizeof(A))));
+  typedef Int Places __attribute__((vector_size(L * sizeof(A))));
+};
+
+// Of 2 L - 1 numbers, the last of which end `second`, those at even places.
+template <class V, int... I>
+[[gnu::always_inline]] inline void every_second(const V& first, const V& second, V& v,
+                                                std::integer_sequence<int, I...>) {
+  constexpr int L = sizeof...(I);
+#if defined(__clang__)
+  v = __builtin_shufflevector(first, second, (2 * I < L ? 2 * I : 2 * I + 1)...);
+#else  // nvcc's front end does not know clang's builtin
+  using Int = std::conditional_t<sizeof(V) / L == 8, std::int64_t, std::int32_t>;
+  typedef Int Places __attribute__((vector_size(sizeof(V))));
+  v = __builtin_shuffle(first, second, Places{(2 * I < L ? 2 * I : 2 * I + 1)...});
+#endif
+}
+
+// v[l] = tap[l * s], of which a constant S is s.
+template <int S, int L, class A>
+[[gnu::always_inline]] inline void load_taps(const A* tap, std::int64_t s, typename BlockOf<A, L>::Numbers& v) {
+  if constexpr (S == 1) {
+    std::memcpy(&v, tap, sizeof v);
+  } else if constexpr (S == 2) {
+    // The even places of the first L numbers, and of the last L the odd ones: no number behind the last tap is read.
+    typename BlockOf<A, L>::Numbers first, second;
+    std::memcpy(&first, tap, sizeof v);
+    std::memcpy(&second, tap + L - 1, sizeof v);
+    every_second(first, second, v, std::make_integer_sequence<int, L>());
+  } else {
+    for (int l = 0; l < L; ++l) v[l] = tap[l * s];
+  }
 }
 
 // The largest of each window of row i, and its place in the plane. `index` may not be null.
-template <class T, int S>
+template <class T, int S, int L>
 void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i, T* y,
                   std::int32_t* index) {
   using A = Accum<T>;
-  constexpr int L = kWindows<T>;
+  using Numbers = typename BlockOf<A, L>::Numbers;
+  using Places = typename BlockOf<A, L>::Places;
+  using Int = typename BlockOf<A, L>::Int;
   const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
   for (std::int64_t j = 0; j < w.out; j += L) {
-    A best[L];
-    std::int32_t place[L];
-    const auto first = std::int32_t(r0 * w.in + j * s - w.padding), edge = std::int32_t(r0 * w.in);
+    Numbers best{}, v{};
+    Places place{}, steps{};
+    const auto first = Int(r0 * w.in + j * s - w.padding), edge = Int(r0 * w.in);
     for (int l = 0; l < L; ++l) {
       best[l] = -std::numeric_limits<A>::infinity();
-      const std::int32_t begin = first + l * std::int32_t(s);
-      place[l] = begin > edge ? begin : edge;
+      steps[l] = l * Int(s);
+      place[l] = std::max(first + steps[l], edge);
     }
     for (std::int64_t r = r0; r < r1; ++r) {
       for (std::int64_t c = 0; c < w.kernel; ++c) {
-        const A* const tap = plane.row(r) + j * s + c;
-        const auto at = std::int32_t(r * w.in + j * s + c - w.padding);
-        for (int l = 0; l < L; ++l) {
-          const A v = tap[l * s];
-          const bool takes = (v > best[l]) | (v != v);
-          best[l] = takes ? v : best[l];
-          place[l] = takes ? at + l * std::int32_t(s) : place[l];
-        }
+        load_taps<S, L>(plane.row(r) + j * s + c, s, v);
+        const Places takes = (v > best) | (v != v), at = steps + Int(r * w.in + j * s + c - w.padding);
+        best = takes ? v : best;
+        place = takes ? at : place;
       }
     }
     const std::int64_t n = std::min<std::int64_t>(L, w.out - j);
     for (std::int64_t l = 0; l < n; ++l) y[j + l] = T(best[l]);
-    std::memcpy(index + j, place, size_t(n) * sizeof(std::int32_t));
+    for (std::int64_t l = 0; l < n; ++l) index[j + l] = std::int32_t(place[l]);
   }
 }
 
@@ -238,12 +308,12 @@ void max_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
       }
       return;
     }
-    const PaddedPlane<T> plane(h, w, -std::numeric_limits<Accum<T>>::infinity());
-    with_stride(w, [&]<int S>(std::integral_constant<int, S>) {
+    PaddedPlane<T> plane(h, w, -std::numeric_limits<Accum<T>>::infinity());
+    with_windows<T>(w, [&]<int S, int L>() {
       for (std::int64_t p = first; p < last; ++p) {
         plane.read(x + p * h.in * w.in);
         for (std::int64_t i = 0; i < h.out; ++i)
-          max_pool_row<T, S>(plane, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
+          max_pool_row<T, S, L>(plane, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
       }
     });
   });
@@ -312,21 +382,21 @@ class Divisors {
   std::int64_t rows_ = -1;
 };
 
-template <class T, int S>
+template <class T, int S, int L>
 void avg_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i,
                   const Accum<T>* divisor, T* y) {
   using A = Accum<T>;
-  constexpr int L = kWindows<T>;
   const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
   for (std::int64_t j = 0; j < w.out; j += L) {
-    A sum[L] = {};
+    typename BlockOf<A, L>::Numbers sum{}, v{};
     for (std::int64_t r = r0; r < r1; ++r) {
       for (std::int64_t c = 0; c < w.kernel; ++c) {
-        const A* const tap = plane.row(r) + j * s + c;
-        for (int l = 0; l < L; ++l) sum[l] += tap[l * s];
+        load_taps<S, L>(plane.row(r) + j * s + c, s, v);
+        sum += v;
       }
     }
-    for (int l = 0; l < L; ++l) sum[l] /= divisor[j + l];
+    std::memcpy(&v, divisor + j, sizeof v);
+    sum /= v;
     const std::int64_t n = std::min<std::int64_t>(L, w.out - j);
     for (std::int64_t l = 0; l < n; ++l) y[j + l] = T(sum[l]);
   }
@@ -344,13 +414,13 @@ void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
       }
       return;
     }
-    const PaddedPlane<T> plane(h, w, A(0));
-    Divisors<A> divisors(w, PaddedPlane<T>::blocks_of(w) * kWindows<T>);
-    with_stride(w, [&]<int S>(std::integral_constant<int, S>) {
+    PaddedPlane<T> plane(h, w, A(0));
+    Divisors<A> divisors(w, PaddedPlane<T>::windows_of(w));
+    with_windows<T>(w, [&]<int S, int L>() {
       for (std::int64_t p = first; p < last; ++p) {
         plane.read(x + p * h.in * w.in);
         for (std::int64_t i = 0; i < h.out; ++i)
-          avg_pool_row<T, S>(plane, h, w, i, divisors.of(h.count(i)), y + p * size + i * w.out);
+          avg_pool_row<T, S, L>(plane, h, w, i, divisors.of(h.count(i)), y + p * size + i * w.out);
       }
     });
   });
@@ -358,16 +428,15 @@ void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
 
 // Adds a row's shares to all inputs that its windows see. An input takes the shares of one row in the order of their
 // windows: a window further on sees it at an earlier tap.
-template <class T, int S>
+template <class T, int S, int L>
 void spread_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i,
                 const Accum<T>* share) {
   using A = Accum<T>;
-  constexpr int L = kWindows<T>;
   const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
   for (std::int64_t r = r0; r < r1; ++r) {
     for (std::int64_t j = 0; j < w.out; j += L) {
       for (std::int64_t c = w.kernel; c-- > 0;) {
-        A* const tap = plane.row(r) + j * s + c;
+        A* const tap = plane.row_of_sums(r) + j * s + c;
 #pragma GCC ivdep
         for (int l = 0; l < L; ++l) tap[l * s] += share[j + l];
       }
@@ -393,20 +462,21 @@ void avg_pool_backward(const Cpu& on, const T* gy, std::int64_t planes, const Po
     });
   }
   on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    const PaddedPlane<T> plane(h, w, A(0));
-    const std::int64_t room = PaddedPlane<T>::blocks_of(w) * kWindows<T>;
+    PaddedPlane<T> plane(h, w, A(0));
+    const std::int64_t room = PaddedPlane<T>::windows_of(w);
     Divisors<A> divisors(w, room);
     std::vector<A> shares(size_t(room), A(0));
-    with_stride(w, [&]<int S>(std::integral_constant<int, S>) {
+    with_windows<T>(w, [&]<int S, int L>() {
       for (std::int64_t p = first; p < last; ++p) {
-        if (p > first) plane.clear();
+        T* const out = gx + p * h.in * w.in;
+        plane.begin_sums(out);
         const T* const g = gy + p * h.out * w.out;
         for (std::int64_t i = 0; i < h.out; ++i) {
           const A* const divisor = divisors.of(h.count(i));
           for (std::int64_t j = 0; j < w.out; ++j) shares[size_t(j)] = A(g[i * w.out + j]) / divisor[j];
-          spread_row<T, S>(plane, h, w, i, shares.data());
+          spread_row<T, S, L>(plane, h, w, i, shares.data());
         }
-        plane.write(gx + p * h.in * w.in);
+        plane.write(out);
       }
     });
   });
