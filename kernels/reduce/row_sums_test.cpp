@@ -127,6 +127,37 @@ TEST_CASE_TEMPLATE("running sums of rows are the sums in double, rounded once, a
   }
 }
 
+TEST_CASE_TEMPLATE("running products of rows are the products in double, rounded once, at every level", T, float, f16,
+                   bf16) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const CpuLevel level : levels()) {
+    INFO("level ", std::string(name(level)));
+    for (const std::int64_t rows : {1, 3, 4, 5, 9}) {
+      for (const std::int64_t n : {1, 63, 64, 65, 200}) {
+        CAPTURE(rows);
+        CAPTURE(n);
+        std::vector<T> x = test::numbers<T>(rows * n, 2, std::uint32_t(rows * 1000 + n)), y(x.size());
+        // The last row rises beyond the largest number and falls below the smallest one again; then 0 and infinity.
+        for (std::int64_t k = 0; k < n; ++k) {
+          const float at = k % 16 < 8 ? 30000.0f : 0x1p-14f;
+          x[std::size_t((rows - 1) * n + k)] = T(k == 150 ? 0.0f : k == 151 ? inf : at);
+        }
+        cpu::running_products(Cpu{level}, x.data(), y.data(), rows, n);
+        std::int64_t wrong = 0;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          double product = 1;
+          for (std::int64_t k = 0; k < n; ++k) {
+            const auto i = std::size_t(r * n + k);
+            product *= test::wide(x[i]);
+            wrong += std::isnan(product) ? !std::isnan(float(y[i])) : !same(y[i], T(product));
+          }
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
 }  // namespace levin::kernels
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {

@@ -1,7 +1,10 @@
-// Running sums of a dense row, summed in double and rounded once:
+// Running sums and products of dense rows, joined in double and rounded once:
 //
-//   running_sums(on, const T* x, T* y, n)     y[k] = x[0] + ... + x[k]; T: float, f16 or bf16, x and y may be the same
-//                                             memory
+//   running_sums(on, const T* x, T* y, n)             y[k] = x[0] + ... + x[k]; x and y may be the same memory
+//   running_products(on, const T* x, T* y, rows, n)   y[r, k] = x[r, 0] ... x[r, k], multiplied in that order
+//
+// T: float, f16 or bf16. Products keep their order, in which one overflows or vanishes where it must. So rows are
+// walked side by side: a product waits for the one before it alone.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_RUNNING_SUMS_CUH
 #define LEVIN_KERNELS_RUNNING_SUMS_CUH
@@ -21,6 +24,7 @@
 
 namespace levin::kernels::cpu {
 LEVIN_PICK_EVERY(running_sums)
+LEVIN_PICK_EVERY(running_products)
 }  // namespace levin::kernels::cpu
 #endif
 #else
@@ -126,6 +130,53 @@ void running_sums(const Cpu&, const T* x, T* y, int64_t n) {
       each_vector<float>(
           count, [ to = y + b, e = &e[0] ]<class V>(V, int64_t i)
                      __attribute__((always_inline)) { put(to + i, load<V>(e + i)); });
+    }
+  }
+}
+
+// y = v rounded once, of `count` numbers; v has room for kRoom.
+template <int64_t kRoom, class T>
+inline void put_doubles(const double* v, T* y, int64_t count) {
+  if constexpr (std::is_same_v<T, float>) {
+    for (int64_t k = 0; k < count; ++k) y[k] = float(v[k]);
+  } else {
+    alignas(64) float e[kRoom];
+#if LEVIN_VECTOR_BYTES >= 32
+    constexpr int64_t lanes = LEVIN_VECTOR_BYTES / int64_t{sizeof(double)};
+    for (int64_t k = 0; k < kRoom; k += lanes) {
+      Doubles d;
+      std::memcpy(&d, v + k, sizeof d);
+      const FewBits bits = odd_floats(d);
+      std::memcpy(e + k, &bits, sizeof bits);
+    }
+#else
+    for (int64_t k = 0; k < count; ++k) e[k] = levin::detail::to_odd(v[k]);
+#endif
+    each_vector<float>(
+        count, [ to = y, from = &e[0] ]<class V>(V, int64_t i)
+                   __attribute__((always_inline)) { put(to + i, load<V>(from + i)); });
+  }
+}
+
+template <class T>
+void running_products(const Cpu&, const T* x, T* y, int64_t rows, int64_t n) {
+  constexpr int64_t kRows = 4, kStretch = 64;
+  for (int64_t r = 0; r < rows; r += kRows, x += kRows * n, y += kRows * n) {
+    const int64_t there = std::min(kRows, rows - r);
+    alignas(64) double v[kRows][kStretch];
+    for (auto& row : v) std::fill(row, row + kStretch, 1.0);
+    double a = 1, b = 1, c = 1, d = 1;
+    for (int64_t first = 0; first < n; first += kStretch) {
+      const int64_t count = std::min(kStretch, n - first);
+      for (int64_t j = 0; j < there; ++j)
+        for (int64_t k = 0; k < count; ++k) v[j][k] = double(x[j * n + first + k]);
+      for (int64_t k = 0; k < count; ++k) {
+        v[0][k] = a *= v[0][k];
+        v[1][k] = b *= v[1][k];
+        v[2][k] = c *= v[2][k];
+        v[3][k] = d *= v[3][k];
+      }
+      for (int64_t j = 0; j < there; ++j) put_doubles<kStretch>(v[j], y + j * n + first, count);
     }
   }
 }

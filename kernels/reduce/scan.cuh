@@ -8,6 +8,8 @@
 //     the results of v at every k, with v = x[0] joined with ... joined with x[k]; the ops stand below.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
 //     scan by RunningSum; vector code for dense rows of floats.
+//   cumprod(on, const T* x, S* y, outer, n, inner)
+//     scan by RunningProduct; vector code for dense rows of floats.
 //   logcumsumexp(on, const T* x, T* y, outer, n, inner)
 //     scan by RunningLogSumExp; vector code for dense rows.
 // The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
@@ -133,6 +135,12 @@ namespace scan_detail {
 inline constexpr std::int64_t kTile = 256;  // columns walked together
 inline constexpr std::int64_t kTaskElements = 32 * 1024;
 
+// Dense rows of a task.
+inline std::int64_t rows_at_once(std::int64_t n) {
+  constexpr std::int64_t kElements = 8 * 1024;
+  return std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, n));
+}
+
 template <bool kLargest, class A>
 LEVIN_HD bool is_better(A a, A b) {
   return (kLargest ? a > b : a < b) | ((a != a) & (b == b));
@@ -191,23 +199,45 @@ void arg_extreme(const Cpu& on, const T* x, T* values, std::int64_t* indices, st
   });
 }
 
+// all becomes all joined with the number at `place`, the k-th of its row, and is put there.
+template <class T, class Op>
+void scan_step(const T* x, const Op& op, std::int64_t place, std::int64_t k, typename Op::Value& all) {
+  if constexpr (requires { Op::take(all, x[place], k); })
+    Op::take(all, x[place], k);
+  else
+    all = Op::join(all, Op::of(x[place], k));
+  put(op, place, all);
+}
+
+// The scans of dense rows: of four side by side, because a join waits for the one before it.
+template <class T, class Op>
+void scan_rows(const T* x, const Op& op, std::int64_t rows, std::int64_t first, std::int64_t n) {
+  std::int64_t at = first * n, left = rows;
+  for (; left >= 4; left -= 4, at += 4 * n) {
+    auto a = Op::none(), b = a, c = a, d = a;  // an array would live in memory
+    for (std::int64_t k = 0; k < n; ++k) {
+      scan_step(x, op, at + k, k, a);
+      scan_step(x, op, at + n + k, k, b);
+      scan_step(x, op, at + 2 * n + k, k, c);
+      scan_step(x, op, at + 3 * n + k, k, d);
+    }
+  }
+  for (; left > 0; --left, at += n) {
+    auto all = Op::none();
+    for (std::int64_t k = 0; k < n; ++k) scan_step(x, op, at + k, k, all);
+  }
+}
+
 template <class T, class Op>
 void scan(const Cpu& on, const T* x, const Op& op, std::int64_t outer, std::int64_t n, std::int64_t inner) {
   using Value = typename Op::Value;
+  if (inner == 1) {
+    on.parallel_for(outer, scan_detail::rows_at_once(n),
+                    [=](std::int64_t begin, std::int64_t end) { scan_rows(x, op, end - begin, begin, n); });
+    return;
+  }
   scan_detail::each_tile(on, outer, n, inner, [&](std::int64_t o, std::int64_t first, std::int64_t width) {
     const std::int64_t start = o * n * inner + first;
-    if (width == 1) {
-      Value all = Op::none();
-      for (std::int64_t k = 0; k < n; ++k) {
-        const T next = x[start + k * inner];
-        if constexpr (requires { Op::take(all, next, k); })
-          Op::take(all, next, k);
-        else
-          all = Op::join(all, Op::of(next, k));
-        put(op, start + k * inner, all);
-      }
-      return;
-    }
     Value all[scan_detail::kTile];
     std::fill_n(all, width, Op::none());
     for (std::int64_t k = 0; k < n; ++k) {
@@ -225,8 +255,8 @@ void cumsum(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n,
   if constexpr (std::is_same_v<T, S> &&
                 (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>)) {
     if (inner == 1) {
-      scan_detail::each_tile(on, outer, n, inner, [&](std::int64_t o, std::int64_t, std::int64_t) {
-        running_sums(on, x + o * n, y + o * n, n);
+      on.parallel_for(outer, scan_detail::rows_at_once(n), [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t o = begin; o < end; ++o) running_sums(on, x + o * n, y + o * n, n);
       });
       return;
     }
@@ -234,14 +264,24 @@ void cumsum(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n,
   scan(on, x, RunningSum<T, S>{y}, outer, n, inner);
 }
 
+template <class T, class S>
+void cumprod(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
+  if constexpr (std::is_same_v<T, S> && (std::is_same_v<T, float> || sizeof(T) == 2)) {
+    if (inner == 1) {
+      on.parallel_for(outer, scan_detail::rows_at_once(n), [=](std::int64_t begin, std::int64_t end) {
+        running_products(on, x + begin * n, y + begin * n, end - begin, n);
+      });
+      return;
+    }
+  }
+  scan(on, x, RunningProduct<T, S>{y}, outer, n, inner);
+}
+
 template <class T>
 void logcumsumexp(const Cpu& on, const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner) {
   if (inner != 1) return scan(on, x, RunningLogSumExp<T>{y}, outer, n, inner);
-  constexpr std::int64_t kElements = scan_detail::kTaskElements / 16;  // a join is as dear as sixteen of other scans
-  const std::int64_t grain = std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, kLogRows * n));
-  on.parallel_for((outer + kLogRows - 1) / kLogRows, grain, [=](std::int64_t begin, std::int64_t end) {
-    const std::int64_t row = begin * kLogRows, rows = std::min(end * kLogRows, outer) - row;
-    running_log_sums(on, x + row * n, y + row * n, rows, n);
+  on.parallel_for(outer, scan_detail::rows_at_once(n), [=](std::int64_t begin, std::int64_t end) {
+    running_log_sums(on, x + begin * n, y + begin * n, end - begin, n);
   });
 }
 
@@ -466,6 +506,10 @@ void scan(const Gpu& on, const T* x, const Op& op, std::int64_t outer, std::int6
 template <class T, class S, class F>
 void cumsum(const Gpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner, F&& scratch_of) {
   scan(on, x, RunningSum<T, S>{y}, outer, n, inner, scratch_of);
+}
+template <class T, class S, class F>
+void cumprod(const Gpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner, F&& scratch_of) {
+  scan(on, x, RunningProduct<T, S>{y}, outer, n, inner, scratch_of);
 }
 template <class T, class F>
 void logcumsumexp(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner,

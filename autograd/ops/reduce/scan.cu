@@ -73,10 +73,15 @@ struct CumProd {
     x = x_;
     const Tensor dense = x_.contiguous();
     Tensor y = empty_like(dense, is_float(x_.dtype()) ? x_.dtype() : DType::i64);
-    dispatch(info, x_, kAll, [&]<class T>(const auto& on, T) {
-      scan(on, ptr<const T>(dense), kernels::RunningProduct<T, SumOf<T>>{ptr<SumOf<T>>(y)}, AlongDim(x_.shape(), dim),
-           x_.device());
-    });
+    const AlongDim l(x_.shape(), dim);
+    dispatch(info, x_, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::cumprod(on, ptr<const T>(dense), ptr<SumOf<T>>(y), l.outer, l.n, l.inner);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::cumprod(on, ptr<const T>(dense), ptr<SumOf<T>>(y), l.outer, l.n, l.inner,
+                                                KernelScratch{x_.device()});
+                        }});
     return y;
   }
   Grads<1> backward(const Tensor& gy, Need<1> need) {
