@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/device/bits.cuh"
@@ -267,11 +268,14 @@ struct GridBlock {
 
   template <class T>
   void fill(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
-    if constexpr (K == 2 && std::is_same_v<A, float>) {
+    in_pairs = false;
+    if constexpr (kMayPair) {
       constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // 32 bits hold what is near such an image
-      if (s.rows < kLongest && s.columns < kLongest) {
-        if (rule.edge == GridEdge::zeros) return fill_pairs<false>(grid, points, s, rule);
-        if (rule.edge == GridEdge::border) return fill_pairs<true>(grid, points, s, rule);
+      if (s.rows < kLongest && s.columns < kLongest && s.rows > 0 && s.columns >= 2 &&
+          rule.edge != GridEdge::reflection) {
+        in_pairs = true;
+        return rule.edge == GridEdge::border ? fill_pairs<true>(grid, points, s, rule)
+                                             : fill_pairs<false>(grid, points, s, rule);
       }
     }
     for (std::int64_t p = 0; p < points; ++p) {
@@ -291,7 +295,43 @@ struct GridBlock {
     }
   }
 
+  // take(p, values) with the numbers of a plane under the taps of each point; what lies outside counts for nothing.
+  template <class T, class F>
+  [[gnu::always_inline]] void each_point(const T* from, std::int64_t points, const F& take) const {
+    if constexpr (kMayPair) {
+      if (in_pairs) {
+        // A gather takes longer than as many loads, and a load of two neighbours as long as one.
+        T pair[2][2 * kPoints];
+        for (int i = 0; i < 2; ++i)
+          for (std::int64_t p = 0; p < points; ++p) std::memcpy(pair[i] + 2 * p, from + pair_at[i][p], 2 * sizeof(T));
+#pragma GCC ivdep
+        for (std::int64_t p = 0; p < points; ++p) {
+          A values[4];
+          for (int i = 0; i < 2; ++i) {
+            const A a = A(pair[i][2 * p]), b = A(pair[i][2 * p + 1]);
+            values[2 * i] = shift[p] > 0 ? b : a;
+            values[2 * i + 1] = shift[p] < 0 ? a : b;
+          }
+          take(p, values);
+        }
+        return;
+      }
+    }
+#pragma GCC ivdep
+    for (std::int64_t p = 0; p < points; ++p) {
+      A values[K * K];
+#pragma GCC unroll 16
+      for (int t = 0; t < K * K; ++t) values[t] = A(from[at[t][p] < 0 ? 0 : at[t][p]]);
+      take(p, values);
+    }
+  }
+
  private:
+  static constexpr bool kMayPair = K == 2 && std::is_same_v<A, float>;
+  bool in_pairs = false;
+  // Of two neighbours in each of the two rows that a point sees, moved into the plane by `shift` columns to the left.
+  std::int32_t pair_at[kMayPair ? 2 : 1][kPoints], shift[kMayPair ? kPoints : 1];
+
   // GridTaps of both axes without branches and in 32 bits, for vector code: one axis of the block, then the taps.
   struct Axis {
     std::int32_t first[kPoints];
@@ -323,6 +363,17 @@ struct GridBlock {
     across.template fill<kBorder>(grid, points, s.columns, rule);
     down.template fill<kBorder>(grid + 1, points, s.rows, rule);
     const auto rows = static_cast<std::uint32_t>(s.rows), columns = static_cast<std::uint32_t>(s.columns);
+    for (std::int64_t p = 0; p < points; ++p) {
+      const std::int32_t last = static_cast<std::int32_t>(columns) - 2, first = across.first[p],
+                         column = first < 0      ? 0
+                                  : first > last ? last
+                                                 : first;
+      shift[p] = first - column;
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t row = down.first[p] + i, bottom = static_cast<std::int32_t>(rows) - 1;
+        pair_at[i][p] = (row < 0 ? 0 : row > bottom ? bottom : row) * static_cast<std::int32_t>(columns) + column;
+      }
+    }
     for (int t = 0; t < K * K; ++t) {
       const bool low = t / K != 0, right = t % K != 0;
       for (std::int64_t p = 0; p < points; ++p) {
@@ -367,17 +418,16 @@ void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape
       const std::int64_t plane = image * s.channels + c;
       const T* const from = x + plane * s.plane();
       T* const to = y + plane * s.points + first;
-#pragma GCC ivdep
-      for (std::int64_t p = 0; p < count; ++p) {
-        A sum = 0;
+      block.each_point(
+          from, count, [&](std::int64_t p, const A* values) __attribute__((always_inline)) {
+            A sum = 0;
 #pragma GCC unroll 16
-        for (int t = 0; t < K * K; ++t) {
-          const std::int32_t at = block.at[t][p];
-          const A part = block.w[t][p] * A(from[at < 0 ? 0 : at]);
-          sum += at < 0 ? A(0) : part;
-        }
-        to[p] = T(sum);
-      }
+            for (int t = 0; t < K * K; ++t) {
+              const A part = block.w[t][p] * values[t];
+              sum += block.at[t][p] < 0 ? A(0) : part;
+            }
+            to[p] = T(sum);
+          });
     }
   });
 }
@@ -396,19 +446,18 @@ void grid_sample_grid(const Cpu& on, const T* gy, const T* x, const T* grid, T* 
       const std::int64_t plane = image * s.channels + c;
       const T* const from = x + plane * s.plane();
       const T* const g = gy + plane * s.points + first;
-#pragma GCC ivdep
-      for (std::int64_t p = 0; p < count; ++p) {
-        A part_x = 0, part_y = 0;
+      block.each_point(
+          from, count, [&](std::int64_t p, const A* values) __attribute__((always_inline)) {
+            A part_x = 0, part_y = 0;
 #pragma GCC unroll 16
-        for (int t = 0; t < K * K; ++t) {
-          const std::int32_t at = block.at[t][p];
-          const A v = A(from[at < 0 ? 0 : at]), x_part = block.by_x[t][p] * v, y_part = block.by_y[t][p] * v;
-          part_x += at < 0 ? A(0) : x_part;
-          part_y += at < 0 ? A(0) : y_part;
-        }
-        by_x[p] += A(g[p]) * part_x;
-        by_y[p] += A(g[p]) * part_y;
-      }
+            for (int t = 0; t < K * K; ++t) {
+              const A x_part = block.by_x[t][p] * values[t], y_part = block.by_y[t][p] * values[t];
+              part_x += block.at[t][p] < 0 ? A(0) : x_part;
+              part_y += block.at[t][p] < 0 ? A(0) : y_part;
+            }
+            by_x[p] += A(g[p]) * part_x;
+            by_y[p] += A(g[p]) * part_y;
+          });
     }
     T* const to = ggrid + 2 * (image * s.points + first);
     for (std::int64_t p = 0; p < count; ++p) to[2 * p] = T(by_x[p]), to[2 * p + 1] = T(by_y[p]);
