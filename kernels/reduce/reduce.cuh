@@ -225,6 +225,11 @@ struct Source {
   const Cpu& on;
   Halves<A> halves = {};
 
+  // Where the elements of that output lie one behind another as As, else null.
+  const A* run(const ReducePlan& plan, int64_t base) const {
+    const bool dense = plan.reduced == 0 || (plan.reduced == 1 && plan.reduced_step[0] == 1);
+    return is_direct && dense ? reinterpret_cast<const A*>(x + base * item) : nullptr;
+  }
   // Elements [i, i + n) of the output whose elements start at `base`; `buffer` has room for n.
   const A* row(const ReducePlan& plan, int64_t base, int64_t i, int64_t n, A* buffer, int64_t output) const {
     const A* s = shift ? shift + output : nullptr;
@@ -249,6 +254,19 @@ struct Source {
     return buffer;
   }
 };
+
+// The lanes of a vector joined by halves, in registers.
+template <class Op, int kBytes, class A, class V>
+[[gnu::always_inline]] inline A joined_lanes(V v) {
+  if constexpr (kBytes == sizeof(A)) {
+    return v[0];
+  } else {
+    typedef A Half __attribute__((vector_size(kBytes / 2)));
+    Half parts[2];
+    std::memcpy(parts, &v, sizeof v);
+    return joined_lanes<Op, kBytes / 2, A>(Op::join(parts[0], parts[1]));
+  }
+}
 
 // Four chains of vectors, joined in pairs; then what is left over.
 template <class Op, class A>
@@ -284,11 +302,7 @@ A block(const A* x, int64_t n) {
       std::memcpy(&w, x + i, sizeof w);
       v0 = Op::join(v0, w);
     }
-    A lanes[kLanes];
-    std::memcpy(lanes, &v0, sizeof v0);
-    for (int64_t half = kLanes / 2; half > 0; half /= 2)
-      for (int64_t l = 0; l < half; ++l) lanes[l] = Op::join(lanes[l], lanes[l + half]);
-    result = lanes[0];
+    result = joined_lanes<Op, LEVIN_VECTOR_BYTES, A>(v0);
   } else {
     result = x[0];
     i = 1;
@@ -304,11 +318,13 @@ A row_range(const Source<A>& source, const ReducePlan& plan, int64_t base, int64
   A pairs[kDepth];
   int depth = 0;
   int64_t blocks = 0;
+  const A* const run = source.run(plan, base);
+  if (run && end - begin <= kBlock) return block<Op>(run + begin, end - begin);
   const bool in_place = source.halves.sum && (plan.reduced == 0 || (plan.reduced == 1 && plan.reduced_step[0] == 1));
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t n = std::min(kBlock, end - i);
     pairs[depth++] = in_place ? source.halves.sum(source.on, source.x + (base + i) * source.item, n)
-                              : block<Op>(source.row(plan, base, i, n, buffer, output), n);
+                              : block<Op>(run ? run + i : source.row(plan, base, i, n, buffer, output), n);
     for (int64_t b = ++blocks; (b & 1) == 0; b >>= 1, --depth)
       pairs[depth - 2] = Op::join(pairs[depth - 2], pairs[depth - 1]);
   }
