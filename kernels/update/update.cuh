@@ -120,6 +120,10 @@ struct MuonRule {
   bool nesterov;
 };
 
+// Note [One division]
+// m / (sqrt(v) / root + eps) with root = sqrt(1 - beta2^t) is root m / (sqrt(v) + root eps): the factors of a step take
+// root once, and an element is divided once.
+//
 // What NAdam and RAdam multiply in step t, formed in double: p = shrink p - of_grad g / d - of_mean m / d with
 // d = sqrt(v) / root + eps, or d = 1 where `plain`.
 struct MeanFactors {
@@ -217,11 +221,10 @@ void update_slot(const SgdRule& r, const Slot<T>& s, std::int64_t begin, std::in
 
 template <class T>
 void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
-  const double t = static_cast<double>(*s.step);
-  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps),
+  const double t = static_cast<double>(*s.step), root = std::sqrt(1 - std::pow(r.beta2, t));  // Note [One division]
+  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps * root),
           sign = r.maximize ? T(-1) : T(1);
-  const T step_size = T(*r.lr / (1 - std::pow(r.beta1, t)));
-  const T root = T(std::sqrt(1 - std::pow(r.beta2, t)));
+  const T step_size = T(*r.lr / (1 - std::pow(r.beta1, t)) * root);
   const T shrink = r.decoupled ? T(1 - *r.lr * r.weight_decay) : T(1), wd = r.decoupled ? T(0) : T(r.weight_decay);
   T* p = s.p;
   const T* g = s.g;
@@ -236,7 +239,7 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
       const T square = b2 * v[i] + c2 * d * d;
       m[i] = mean;
       v[i] = square;
-      p[i] = p[i] * shrink - step_size * mean / (std::sqrt(square) / root + eps);
+      p[i] = p[i] * shrink - step_size * mean / (std::sqrt(square) + eps);
     }
     return;
   }
@@ -249,7 +252,7 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
     m[i] = mean;
     v[i] = square;
     high[i] = most;
-    p[i] = p[i] * shrink - step_size * mean / (std::sqrt(most) / root + eps);
+    p[i] = p[i] * shrink - step_size * mean / (std::sqrt(most) + eps);
   }
 }
 
@@ -286,10 +289,10 @@ void update_slot(const AdagradRule& r, const Slot<T>& s, std::int64_t begin, std
 // NAdam and RAdam.
 template <class R, class T>
 void update_mean_slot(const R& r, const MeanFactors& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
-  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps),
+  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps * f.root),
           sign = r.maximize ? T(-1) : T(1);
   const T shrink = r.decoupled ? T(1 - *r.lr * r.weight_decay) : T(1), wd = r.decoupled ? T(0) : T(r.weight_decay);
-  const T of_grad = T(f.of_grad), of_mean = T(f.of_mean), root = T(f.root);
+  const T of_grad = T(f.of_grad * f.root), of_mean = T(f.of_mean * f.root);  // Note [One division]
 #pragma GCC ivdep
   for (std::int64_t i = begin; i < end; ++i) {
     const T d = sign * s.g[i] + wd * s.p[i];
@@ -297,7 +300,7 @@ void update_mean_slot(const R& r, const MeanFactors& f, const Slot<T>& s, std::i
     const T square = b2 * s.b[i] + c2 * d * d;
     s.a[i] = mean;
     s.b[i] = square;
-    const T spread = f.plain ? T(1) : std::sqrt(square) / root + eps;
+    const T spread = f.plain ? T(1) : std::sqrt(square) + eps;
     s.p[i] = s.p[i] * shrink - (of_grad * d + of_mean * mean) / spread;
   }
 }
@@ -460,19 +463,20 @@ double eight_sums(const T* x, std::int64_t begin, std::int64_t end, F&& term) {
 
 template <class T>
 struct LambBlock {
-  T b1, b2, c1, c2, eps, wd, sign, of_mean, root;
+  T b1, b2, c1, c2, eps, wd, sign, of_mean;
   LambBlock(const LambRule& r, std::int64_t step)
       : b1(T(r.beta1)),
         b2(T(r.beta2)),
         c1(T(1 - r.beta1)),
         c2(T(1 - r.beta2)),
-        eps(T(r.eps)),
         wd(T(r.weight_decay)),
-        sign(r.maximize ? T(-1) : T(1)),
-        of_mean(T(1 / (1 - std::pow(r.beta1, static_cast<double>(step))))),
-        root(T(std::sqrt(1 - std::pow(r.beta2, static_cast<double>(step))))) {}
+        sign(r.maximize ? T(-1) : T(1)) {
+    const double t = static_cast<double>(step), root = std::sqrt(1 - std::pow(r.beta2, t));  // Note [One division]
+    eps = T(r.eps * root);
+    of_mean = T(root / (1 - std::pow(r.beta1, t)));
+  }
   void direction(const T* p, const T* a, const T* b, T* u, std::int64_t n) const {
-    for (std::int64_t i = 0; i < n; ++i) u[i] = of_mean * a[i] / (std::sqrt(b[i]) / root + eps) + wd * p[i];
+    for (std::int64_t i = 0; i < n; ++i) u[i] = of_mean * a[i] / (std::sqrt(b[i]) + eps) + wd * p[i];
   }
   void average(const T* g, T* a, T* b, std::int64_t n) const {
     for (std::int64_t i = 0; i < n; ++i) {

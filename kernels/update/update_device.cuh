@@ -149,13 +149,13 @@ struct SgdStep {
 
 template <class T>
 struct AdamStep {
-  T b1, b2, c1, c2, eps, sign, step_size, root, shrink, wd;
+  T b1, b2, c1, c2, eps, sign, step_size, shrink, wd;
   __device__ AdamStep(const AdamRule& r, const double* numbers, std::int64_t step) {
     const double lr = numbers[0], beta1 = numbers[1], t = static_cast<double>(step);
-    b1 = T(beta1), b2 = T(r.beta2), c1 = T(1 - beta1), c2 = T(1 - r.beta2), eps = T(r.eps);
+    const double root = ::sqrt(1 - ::pow(r.beta2, t));  // Note [One division]
+    b1 = T(beta1), b2 = T(r.beta2), c1 = T(1 - beta1), c2 = T(1 - r.beta2), eps = T(r.eps * root);
     sign = r.maximize ? T(-1) : T(1);
-    step_size = T(lr / (1 - ::pow(beta1, t)));
-    root = T(::sqrt(1 - ::pow(r.beta2, t)));
+    step_size = T(lr / (1 - ::pow(beta1, t)) * root);
     shrink = r.decoupled ? T(1 - lr * r.weight_decay) : T(1);
     wd = r.decoupled ? T(0) : T(r.weight_decay);
   }
@@ -166,7 +166,7 @@ struct AdamStep {
     b = b2 * b + c2 * d * d;
     T most = b;
     if (s.c) most = c = b > c ? b : c;
-    p = p * shrink - step_size * a / (::sqrt(most) / root + eps);
+    p = p * shrink - step_size * a / (::sqrt(most) + eps);
   }
 };
 
@@ -215,7 +215,7 @@ struct AdagradStep {
 // NAdam and RAdam.
 template <class T>
 struct MeanStep {
-  T b1, b2, c1, c2, eps, sign, shrink, wd, of_grad, of_mean, root;
+  T b1, b2, c1, c2, eps, sign, shrink, wd, of_grad, of_mean;
   bool plain;
   __device__ MeanStep(const NadamRule& r, const double* numbers, std::int64_t step) {
     set(r, numbers, nadam_factors(r, numbers[0], numbers[1], step));
@@ -228,18 +228,19 @@ struct MeanStep {
     const T d = sign * g + wd * p;
     a = b1 * a + c1 * d;
     b = b2 * b + c2 * d * d;
-    const T spread = plain ? T(1) : ::sqrt(b) / root + eps;
+    const T spread = plain ? T(1) : ::sqrt(b) + eps;
     p = p * shrink - (of_grad * d + of_mean * a) / spread;
   }
 
  private:
   template <class R>
   __device__ void set(const R& r, const double* numbers, const MeanFactors& f) {
-    b1 = T(numbers[1]), b2 = T(r.beta2), c1 = T(1 - numbers[1]), c2 = T(1 - r.beta2), eps = T(r.eps);
+    b1 = T(numbers[1]), b2 = T(r.beta2), c1 = T(1 - numbers[1]), c2 = T(1 - r.beta2);
     sign = r.maximize ? T(-1) : T(1);
     shrink = r.decoupled ? T(1 - numbers[0] * r.weight_decay) : T(1);
     wd = r.decoupled ? T(0) : T(r.weight_decay);
-    of_grad = T(f.of_grad), of_mean = T(f.of_mean), root = T(f.root);
+    // Note [One division]
+    eps = T(r.eps * f.root), of_grad = T(f.of_grad * f.root), of_mean = T(f.of_mean * f.root);
     plain = f.plain;
   }
 };
@@ -486,23 +487,24 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
 
 template <class T>
 struct LambStep {
-  T b1, b2, c1, c2, eps, wd, sign, of_mean, root;
+  T b1, b2, c1, c2, eps, wd, sign, of_mean;
   __device__ LambStep(const LambRule& r, const double* numbers, std::int64_t step)
       : b1(T(numbers[1])),
         b2(T(r.beta2)),
         c1(T(1 - numbers[1])),
         c2(T(1 - r.beta2)),
-        eps(T(r.eps)),
         wd(T(r.weight_decay)),
-        sign(r.maximize ? T(-1) : T(1)),
-        of_mean(T(1 / (1 - ::pow(numbers[1], static_cast<double>(step))))),
-        root(T(::sqrt(1 - ::pow(r.beta2, static_cast<double>(step))))) {}
+        sign(r.maximize ? T(-1) : T(1)) {
+    const double t = static_cast<double>(step), root = ::sqrt(1 - ::pow(r.beta2, t));  // Note [One division]
+    eps = T(r.eps * root);
+    of_mean = T(root / (1 - ::pow(numbers[1], t)));
+  }
   __device__ void average(T g, T& a, T& b) const {
     const T d = sign * g;
     a = b1 * a + c1 * d;
     b = b2 * b + c2 * d * d;
   }
-  __device__ T direction(T p, T a, T b) const { return of_mean * a / (::sqrt(b) / root + eps) + wd * p; }
+  __device__ T direction(T p, T a, T b) const { return of_mean * a / (::sqrt(b) + eps) + wd * p; }
 };
 // The first pass of LAMB. partial[2 block] and the next: the squares of p and of its direction, summed over the block;
 // ratios[slot] is made by the last block.
