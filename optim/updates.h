@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/update/update.cuh"
@@ -64,9 +65,10 @@ struct Updates {
   // Kernels walk the memory of a parameter, its gradient and its states from end to end. So all lie as the parameter
   // does, in one of the memory formats.
   [[nodiscard]] static bool is_dense(const Tensor& t) { return t.is_contiguous(t.suggest_memory_format()); }
-  [[nodiscard]] static Tensor laid_out_as(const Tensor& like, const Tensor& t) {
+  [[nodiscard]] static Tensor laid_out_as(const Tensor& like, Tensor t) {
     const MemoryFormat format = like.suggest_memory_format();
-    return t.is_contiguous(format) ? t : t.detach().contiguous(format);
+    if (!t.is_contiguous(format)) t = t.detach().contiguous(format);
+    return t;
   }
   // On the cpu: `to`, dense, gets the values of `from`, rounded to its dtype.
   static void round_into(const Tensor& to, const Tensor& from);
@@ -173,19 +175,20 @@ struct Updates {
              Rounding rounding, const Tensor& rounded) {
       const auto put = [&]<class T>(std::vector<kernels::Slot<T>>& list, kernels::Half half = kernels::Half::none) {
         using A = kernels::Accum<T>;
-        list.push_back({.p = first<T>(value),
-                        .g = first<T>(gradient),
-                        .a = first<A>(s.tensors[0]),
-                        .b = first<A>(s.tensors[1]),
-                        .c = first<A>(s.tensors[2]),
-                        .n = value.numel(),
-                        .step = step,
-                        .first = place.first,
-                        .rounded = first<void>(rounded),
-                        .parameter = place.parameter,
-                        .half = half,
-                        .rounded_as = rounded.defined() ? half_of(rounded.dtype()) : kernels::Half::none,
-                        .stochastic = rounding == Rounding::stochastic});
+        kernels::Slot<T>& slot = list.emplace_back();  // a copy would wait for its numbers to reach memory
+        slot.p = first<T>(value);
+        slot.g = first<T>(gradient);
+        slot.a = first<A>(s.tensors[0]);
+        slot.b = first<A>(s.tensors[1]);
+        slot.c = first<A>(s.tensors[2]);
+        slot.n = value.numel();
+        slot.step = step;
+        slot.first = place.first;
+        slot.rounded = first<void>(rounded);
+        slot.parameter = place.parameter;
+        slot.half = half;
+        slot.rounded_as = rounded.defined() ? half_of(rounded.dtype()) : kernels::Half::none;
+        slot.stochastic = rounding == Rounding::stochastic;
       };
       if (value.dtype() == DType::f32) return put(single, half_of(gradient.dtype()));
       if (value.dtype() == DType::f64) return put(wide);
@@ -222,7 +225,7 @@ struct Updates {
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
       Tensor gradient = (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
-      gradients.push_back(laid_out_as(*g.parameters[i].value, gradient));
+      gradients.push_back(laid_out_as(*g.parameters[i].value, std::move(gradient)));
       Optimizer::State& state = g.state[i];
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (names[k] && !state.tensors[k].defined()) {
