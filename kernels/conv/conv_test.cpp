@@ -35,9 +35,20 @@ struct Expected {
   }
 };
 
+// Every level, and at the highest every way that this CPU multiplies bf16.
+std::vector<Cpu> ways() {
+  std::vector<Cpu> all;
+  for (const CpuLevel level : levels()) all.push_back(Cpu{level});
+  for (const Bf16Products products : {Bf16Products::f32, Bf16Products::pairs}) {
+    if (cpu_level() == CpuLevel::v4 && products < cpu_bf16_products()) all.push_back({cpu_level(), products});
+  }
+  return all;
+}
+
 template <class T>
-void check(const ConvShape& s, CpuLevel level) {
-  CAPTURE(name(level));
+void check(const ConvShape& s, const Cpu& on) {
+  CAPTURE(name(on.level));
+  CAPTURE(int(on.bf16_products));
   CAPTURE(s.batch);
   CAPTURE(s.in_channels);
   CAPTURE(s.out_channels);
@@ -54,7 +65,6 @@ void check(const ConvShape& s, CpuLevel level) {
              gy = numbers<T>(ny, 1, 4);
   const T nan = T(std::numeric_limits<float>::quiet_NaN());
   std::vector<T> y(size_t(ny), nan), y_plain = y, gx(size_t(nx), nan), gw(size_t(nw), nan);
-  const Cpu on{level};
   cpu::conv_forward(on, s, x.data(), w.data(), b.data(), y.data());
   cpu::conv_forward(on, s, x.data(), w.data(), static_cast<const T*>(nullptr), y_plain.data());
   cpu::conv_input_gradient(on, s, gy.data(), w.data(), gx.data());
@@ -184,12 +194,12 @@ const ConvShape kShapes[] = {
 }  // namespace
 
 TEST_CASE("convolution and its gradients are the sums of their products at every level and dtype") {
-  for (const CpuLevel level : levels())
+  for (const Cpu& on : ways())
     for (const ConvShape& s : kShapes) {
-      check<float>(s, level);
-      check<double>(s, level);
-      check<f16>(s, level);
-      check<bf16>(s, level);
+      check<float>(s, on);
+      check<double>(s, on);
+      check<f16>(s, on);
+      check<bf16>(s, on);
     }
 }
 
@@ -204,8 +214,11 @@ TEST_CASE("convolution agrees with its sum for random strides, paddings, dilatio
     s.stride_h = pick(1, 3), s.stride_w = pick(1, 4);
     s.padding_h = pick(0, 3), s.padding_w = pick(0, 4);
     s.dilation_h = pick(1, 2), s.dilation_w = pick(1, 3);
-    check<float>(s, levels()[size_t(i) % levels().size()]);
-    check<double>(s, levels()[size_t(i) % levels().size()]);
+    const std::vector<Cpu> all = ways();
+    const Cpu& on = all[size_t(i) % all.size()];
+    check<float>(s, on);
+    check<double>(s, on);
+    check<bf16>(s, on);
   }
 }
 
@@ -233,29 +246,29 @@ TEST_CASE("convolution of nothing writes zeros where there is something to write
   }
 }
 
-TEST_CASE("convolution has the same bits on one, two and three threads") {
-  for (const CpuLevel level : levels())
+TEST_CASE_TEMPLATE("convolution has the same bits on one, two and three threads", T, float, bf16) {
+  for (const Cpu& on : ways())
     for (const ConvShape& s : {kShapes[0], kShapes[1], kShapes[8]}) {
       const int64_t nx = s.batch * s.in_channels * s.height * s.width, ny = s.batch * s.out_channels * s.pixels(),
                     nw = s.out_channels * s.group_in() * s.taps();
-      const auto x = numbers<float>(nx, 1, 1), w = numbers<float>(nw, 1, 2), gy = numbers<float>(ny, 1, 4);
-      std::vector<float> all[3];
+      const auto x = numbers<T>(nx, 1, 1), w = numbers<T>(nw, 1, 2), gy = numbers<T>(ny, 1, 4);
+      std::vector<T> all[3];
       for (int threads = 1; threads <= 3; ++threads) {
         const Threads guard(threads);
-        std::vector<float>& out = all[threads - 1];
+        std::vector<T>& out = all[threads - 1];
         out.resize(size_t(ny + nx + nw));
-        cpu::conv_forward(Cpu{level}, s, x.data(), w.data(), static_cast<const float*>(nullptr), out.data());
-        cpu::conv_input_gradient(Cpu{level}, s, gy.data(), w.data(), out.data() + ny);
-        cpu::conv_weight_gradient(Cpu{level}, s, x.data(), gy.data(), out.data() + ny + nx);
+        cpu::conv_forward(on, s, x.data(), w.data(), static_cast<const T*>(nullptr), out.data());
+        cpu::conv_input_gradient(on, s, gy.data(), w.data(), out.data() + ny);
+        cpu::conv_weight_gradient(on, s, x.data(), gy.data(), out.data() + ny + nx);
       }
-      CHECK(std::memcmp(all[0].data(), all[1].data(), all[0].size() * sizeof(float)) == 0);
-      CHECK(std::memcmp(all[0].data(), all[2].data(), all[0].size() * sizeof(float)) == 0);
+      CHECK(std::memcmp(all[0].data(), all[1].data(), all[0].size() * sizeof(T)) == 0);
+      CHECK(std::memcmp(all[0].data(), all[2].data(), all[0].size() * sizeof(T)) == 0);
     }
 }
 
-TEST_CASE("NaN in an image reaches the pixels that see it and no others") {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (const CpuLevel level : levels()) {
+TEST_CASE_TEMPLATE("NaN in an image reaches the pixels that see it and no others", T, float, bf16) {
+  const T nan = T(std::numeric_limits<float>::quiet_NaN());
+  for (const Cpu& on : ways()) {
     const ConvShape s{.batch = 2,
                       .in_channels = 2,
                       .height = 10,
@@ -265,12 +278,12 @@ TEST_CASE("NaN in an image reaches the pixels that see it and no others") {
                       .kernel_w = 3,
                       .padding_h = 1,
                       .padding_w = 1};
-    std::vector<float> x(400, 1.0f), w(54, 0.0f), y(600);
+    std::vector<T> x(400, T(1.0f)), w(54, T(0.0f)), y(600);
     x[200 + 4 * 10 + 9] = nan;  // image 1, channel 0, row 4, column 9
-    cpu::conv_forward(Cpu{level}, s, x.data(), w.data(), static_cast<const float*>(nullptr), y.data());
+    cpu::conv_forward(on, s, x.data(), w.data(), static_cast<const T*>(nullptr), y.data());
     for (int64_t i = 0; i < 600; ++i) {
       const int64_t n = i / 300, row = i / 10 % 10, col = i % 10;
-      CHECK(std::isnan(y[size_t(i)]) == (n == 1 && row >= 3 && row <= 5 && col >= 8));
+      CHECK(std::isnan(float(y[size_t(i)])) == (n == 1 && row >= 3 && row <= 5 && col >= 8));
     }
   }
 }

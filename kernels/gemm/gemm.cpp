@@ -79,6 +79,11 @@ TileFn<float> tile_of_pairs(int h, int v) {
   return (v == 1 ? one : two)[size_t(h - 1)];
 }
 
+PairBlockFn block_of_pairs(Bf16Products by) {
+  return by == Bf16Products::tiles ? PairBlockFn{multiply_block_by_tiles<AmxTiles>}
+                                   : PairBlockFn{multiply_block<float, tile_of_pairs>};
+}
+
 void put_sums_of_pairs(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, const bf16* col_bias,
                        bf16* c, int64_t ldc) {
   round_sums(sums, ld, rows, cols, alpha, col_bias, c, ldc);

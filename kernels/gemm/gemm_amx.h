@@ -5,7 +5,8 @@
 // panels of 32 columns. Four tiles hold 32 x 32 sums. A step loads two tiles of each operand and multiplies four times:
 // 4 KiB for 64 cycles of work. k is cut into blocks of kBlock pairs, whose part of a panel of B takes 32 KiB and stays
 // in L1 while the rows of a task pass by. The sums of a task wait between blocks in f32. An element's sum runs over k
-// in steps of 16 pairs, so its bits depend on k alone.
+// in steps of 16 pairs, so its bits depend on k alone. multiply_block_by_tiles multiplies what a task has laid out by
+// itself: whole tiles are read where they lie, those at an edge from a copy with zeros.
 #pragma once
 
 #include <algorithm>
@@ -180,6 +181,90 @@ class TiledProduct {
   const std::int64_t row_tiles_, groups_, panels_;
   const lib::Scratch memory_;
 };
+
+// multiply_block of pairs (gemm_tile.cuh); A is not by tile, its columns are contiguous.
+template <class Tiles>
+class TiledBlock {
+  static constexpr std::int64_t kSide = kTileSide, kGroup = 2 * kSide, kBytes = sizeof(PairBits);
+
+ public:
+  TiledBlock(std::int64_t m, std::int64_t n, std::int64_t k, TileRows<float> a, const float* b, std::int64_t b_row)
+      : m_(m), n_(n), k_(k), a_(a), b_(b), b_row_(b_row) {}
+
+  // The sums of rows from i on and columns from j on: at most 32 of each, rows kGroup apart. What lies beyond m and n
+  // in the last tiles may be anything.
+  void sums(std::int64_t i, std::int64_t j, float* to) {
+    const bool second_rows = m_ - i > kSide, second_cols = n_ - j > kSide;
+    t_.template zero<0>();
+    t_.template zero<1>();
+    t_.template zero<2>();
+    t_.template zero<3>();
+    for (std::int64_t k = 0; k < k_; k += kSide) {
+      left<4>(i, k);
+      right<6>(j, k);
+      t_.template multiply<0, 4, 6>();
+      if (second_rows) {
+        left<5>(i + kSide, k);
+        t_.template multiply<2, 5, 6>();
+      }
+      if (!second_cols) continue;
+      right<7>(j + kSide, k);
+      t_.template multiply<1, 4, 7>();
+      if (second_rows) t_.template multiply<3, 5, 7>();
+    }
+    t_.template store<0>(to, kGroup * kBytes);
+    t_.template store<1>(to + kSide, kGroup * kBytes);
+    t_.template store<2>(to + kSide * kGroup, kGroup * kBytes);
+    t_.template store<3>(to + kSide * kGroup + kSide, kGroup * kBytes);
+  }
+
+ private:
+  template <int N>
+  void left(std::int64_t i, std::int64_t k) {
+    const std::int64_t rows = std::min(kSide, m_ - i), pairs = std::min(kSide, k_ - k);
+    const float* const from = a_.data + i * a_.row + k;
+    if (rows == kSide && pairs == kSide) return t_.template load<N>(from, a_.row * kBytes);
+    copied<N>(from, a_.row, rows, pairs);
+  }
+  // The rows of B have room for whole vectors.
+  template <int N>
+  void right(std::int64_t j, std::int64_t k) {
+    const std::int64_t pairs = std::min(kSide, k_ - k);
+    const float* const from = b_ + k * b_row_ + j;
+    if (pairs == kSide) return t_.template load<N>(from, b_row_ * kBytes);
+    copied<N>(from, b_row_, pairs, kSide);
+  }
+  template <int N>
+  void copied(const float* from, std::int64_t row, std::int64_t rows, std::int64_t cols) {
+    std::memset(edge_, 0, sizeof edge_);
+    for (std::int64_t r = 0; r < rows; ++r)
+      std::memcpy(edge_[r], from + r * row, static_cast<std::size_t>(cols) * sizeof(float));
+    t_.template load<N>(edge_, sizeof edge_[0]);
+  }
+
+  Tiles t_;
+  const std::int64_t m_, n_, k_;
+  const TileRows<float> a_;
+  const float* const b_;
+  const std::int64_t b_row_;
+  alignas(64) float edge_[kSide][kSide];
+};
+
+template <class Tiles>
+void multiply_block_by_tiles(std::int64_t m, std::int64_t n, std::int64_t k, TileRows<float> a, const float* b,
+                             std::int64_t b_row, TileOut<float> out, std::int64_t) {
+  constexpr std::int64_t kGroup = 2 * kTileSide;
+  TiledBlock<Tiles> block(m, n, k, a, b, b_row);
+  alignas(64) float sums[static_cast<std::size_t>(kGroup * kGroup)];
+  for (std::int64_t j = 0; j < n; j += kGroup) {
+    for (std::int64_t i = 0; i < m; i += kGroup) {
+      block.sums(i, j, sums);
+      put_sums(sums, kGroup, std::min(kGroup, m - i), std::min(kGroup, n - j), out.alpha, out.beta,
+               out.col_bias ? out.col_bias + j : nullptr, out.row_bias ? out.row_bias + i : nullptr,
+               out.c + i * out.ldc + j, out.ldc);
+    }
+  }
+}
 
 }  // namespace levin::kernels::cpu::v4
 #pragma GCC pop_options

@@ -292,3 +292,40 @@ TEST_CASE("a product by tiles has the same bits on one, two and three threads, a
   levin::test::skip("no code for x86 levels in this build");
 #endif
 }
+
+TEST_CASE("a block by tiles is the sum over pairs for every edge of a tile, and reads no NaN from beyond it") {
+#if LEVIN_X86_LEVELS
+  if (cpu_level() != CpuLevel::v4) return levin::test::skip("this CPU has no AVX-512");
+  const bf16 nan = bf16(std::numeric_limits<float>::quiet_NaN());
+  const GemmSize sizes[] = {{1, 1, 1}, {16, 16, 16}, {17, 33, 5}, {40, 15, 35}, {32, 64, 48}, {9, 48, 17}};  // k: pairs
+  for (const auto& [m, n, k] : sizes) {
+    CAPTURE(m);
+    CAPTURE(n);
+    CAPTURE(k);
+    // Rows of A lie apart, with NaN between them; B has room for whole vectors, NaN there too.
+    const int64_t a_row = k + 3, b_row = (n + 15) / 16 * 16 + 16, ldc = n + 2;
+    std::vector<bf16> a(size_t(2 * m * a_row), nan), b(size_t(2 * k * b_row), nan);
+    const auto a_values = numbers<bf16>(2 * m * k, 1, 1), b_values = numbers<bf16>(2 * k * n, 1, 2);
+    for (int64_t i = 0; i < m; ++i) std::copy_n(&a_values[size_t(2 * i * k)], 2 * k, &a[size_t(2 * i * a_row)]);
+    for (int64_t i = 0; i < k; ++i) std::copy_n(&b_values[size_t(2 * i * n)], 2 * n, &b[size_t(2 * i * b_row)]);
+    const auto before = numbers<float>(m * ldc, 1, 3), shift = numbers<float>(m, 1, 4);
+    std::vector<float> c = before;
+    cpu::v4::multiply_block_by_tiles<EmulatedTiles>(m, n, k, {reinterpret_cast<const float*>(a.data()), a_row, 1},
+                                                    reinterpret_cast<const float*>(b.data()), b_row,
+                                                    {c.data(), ldc, 1.0f, 1.0f, nullptr, shift.data()}, 0);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < ldc; ++j) {
+        double sum = double(before[size_t(i * ldc + j)]);
+        if (j < n) {
+          sum += double(shift[size_t(i)]);
+          for (int64_t kk = 0; kk < 2 * k; ++kk)
+            sum += double(a_values[size_t(2 * i * k + kk)]) * double(b_values[size_t(kk / 2 * 2 * n + 2 * j + kk % 2)]);
+        }
+        REQUIRE(std::abs(double(c[size_t(i * ldc + j)]) - sum) <= (j < n ? 1e-5 * double(k + 4) : 0));
+      }
+    }
+  }
+#else
+  levin::test::skip("no code for x86 levels in this build");
+#endif
+}

@@ -182,13 +182,17 @@ inline void copy_pairs(const bf16* src, int64_t stride, PairBits* __restrict dst
   }
   if (count % 2 != 0) dst[whole] = src[(count - 1) * stride].bits;
 }
-// dst[i]: the pair of first[i] and second[i], or of first[i] and zero where second is null.
-inline void zip_pairs(const bf16* first, const bf16* second, PairBits* __restrict dst, int64_t count) {
-  if (second != nullptr) {
-    for (int64_t i = 0; i < count; ++i) dst[i] = pair_of(first[i], second[i]);
-  } else {
-    for (int64_t i = 0; i < count; ++i) dst[i] = first[i].bits;
-  }
+// dst[i]: the pair of first[i * stride] and second[i * stride], or of the first and zero where second is null.
+inline void zip_pairs(const bf16* first, const bf16* second, PairBits* __restrict dst, int64_t count,
+                      int64_t stride = 1) {
+  const auto zip = [=](auto step) {
+    if (second != nullptr) {
+      for (int64_t i = 0; i < count; ++i) dst[i] = pair_of(first[i * step], second[i * step]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) dst[i] = first[i * step].bits;
+    }
+  };
+  stride == 1 ? zip(std::integral_constant<int64_t, 1>{}) : zip(stride);
 }
 #endif
 
@@ -377,8 +381,8 @@ struct TileRows {
 };
 
 // out.c[m, n] = alpha * A * B + ... on one thread, with B [k, n] whose rows are b_row apart and may be read up to the
-// next whole vector; `writable` columns of C may be overwritten.
-template <class F>
+// next whole vector; `writable` columns of C may be overwritten. With tile_of_pairs k counts pairs.
+template <class F, TileFn<F> (*tile_for)(int, int) = tile_of<F>>
 void multiply_block(int64_t m, int64_t n, int64_t k, TileRows<F> a, const F* b, int64_t b_row, TileOut<F> out,
                     int64_t writable) {
   constexpr int L = kLanes<F>;
@@ -390,7 +394,7 @@ void multiply_block(int64_t m, int64_t n, int64_t k, TileRows<F> a, const F* b, 
     const int64_t a_row = a.by_tile ? 1 : a.row, a_col = a.by_tile ? h : a.col;
     for (int64_t j0 = 0; j0 < n; j0 += N) {
       const int64_t cols = n - j0 < N ? n - j0 : N, width = cols <= L ? L : N;
-      const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+      const TileFn<F> run = tile_for(int(h), int(width / L));
       const F* col_bias = out.col_bias ? out.col_bias + j0 : nullptr;
       const F* row_bias = out.row_bias ? out.row_bias + i0 : nullptr;
       F* c = out.c + i0 * out.ldc + j0;
@@ -404,6 +408,13 @@ void multiply_block(int64_t m, int64_t n, int64_t k, TileRows<F> a, const F* b, 
     }
   }
 }
+
+#if LEVIN_VECTOR_BYTES == 64
+// multiply_block of pairs, whose A is not by tile: by vectors, or by AMX on a CPU that has it.
+using PairBlockFn = void (*)(int64_t, int64_t, int64_t, TileRows<float>, const float*, int64_t, TileOut<float>,
+                             int64_t);
+PairBlockFn block_of_pairs(Bf16Products by);
+#endif
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL
 #endif
