@@ -141,6 +141,12 @@ struct MultiMarginOptions {
 [[nodiscard]] LEVIN_API Tensor multi_margin_loss(const Tensor& x, const Tensor& target,
                                                  const MultiMarginOptions& options = {});
 
+// Sum over the targets t of x and the classes c that are none of them of max(0, 1 - x[t] + x[c]) / C. x: [N, C] or [C];
+// target: i64 of x's shape, classes up to the first negative number. Throws ShapeError; IndexError for a target that is
+// no class.
+[[nodiscard]] LEVIN_API Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target,
+                                                      Reduction reduction = Reduction::mean);
+
 // The mean over the classes, x's last dimension, of binary_cross_entropy_with_logits(x, target, weight).
 [[nodiscard]] LEVIN_API Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target,
                                                            const Tensor& weight = {},

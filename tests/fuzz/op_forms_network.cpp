@@ -133,6 +133,12 @@ constexpr Form kForms[] = {
            x, target,
            {.p = c.one_in(4) ? 3 : 1 + c.one_in(2), .margin = c.real(), .weight = weight, .reduction = c.reduction()})};
      }},
+    {"multilabel_margin_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor target = c.one_in(3) ? p.any() : p.index();
+       return Tensors{multilabel_margin_loss(x, target, c.reduction())};
+     }},
     {"poisson_nll_loss and gaussian_nll_loss",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any(), to = p.matching(x), v = p.matching(x);

@@ -69,6 +69,27 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMargi
   return finished(losses, x, o.reduction);
 }
 
+Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  constexpr const char* op = "multilabel_margin_loss";
+  check_float(op, x);
+  check_defined(op, target);
+  if (x.rank() < 1 || x.rank() > 2 || target.shape() != x.shape()) {
+    fail<ShapeError>(op, ": x has shape ", x.shape(), " and target ", target.shape(),
+                     ", expected [N, C] or [C] for both");
+  }
+  const std::int64_t classes = x.shape().back();
+  check_targets(op, x, target, classes, {});
+  const Tensor ends = cumsum(cast(lt(target.detach(), 0), DType::i64), -1);
+  const Tensor is_behind = gt(ends, 0), index = masked_fill(target.detach().contiguous(), is_behind, 0);
+  if (classes > 0) check_range(op, index, classes);
+  // [..., targets, classes]: a class counts against a target that is there if it is no target itself.
+  const Tensor wide = widened(x), listed = cast(logical_not(is_behind), wide.dtype());
+  const Tensor is_target = gt(scatter_add(zeros_like(wide), -1, index, listed), 0);
+  const Tensor short_of = relu(unsqueeze(wide, -2) - unsqueeze(gather(wide, -1, index), -1) + 1);
+  const Tensor does_not_count = logical_or(unsqueeze(is_target, -2), unsqueeze(is_behind, -1));
+  return finished(sum(masked_fill(short_of, does_not_count, 0), {-2, -1}) / static_cast<double>(classes), x, reduction);
+}
+
 Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target, const Tensor& weight, Reduction reduction) {
   constexpr const char* op = "multilabel_soft_margin_loss";
   check_float(op, x);

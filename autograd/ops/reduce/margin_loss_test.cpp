@@ -150,6 +150,56 @@ LEVIN_OP_CASE(multi_margin_loss) {
   return c;
 }
 
+LEVIN_OP_CASE(multilabel_margin_loss) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 20, .layout_changes_sums = true};
+  for (const Reduction r : kReductions) {
+    for (const Shape& s : {Shape{3}, Shape{1, 1}, Shape{0, 3}, Shape{6, 5}, Shape{9, 20}}) {
+      const std::int64_t classes = s.back();
+      // Row k lists k classes, one of them twice, then -1; what follows counts for nothing, whatever it is.
+      std::vector<std::int64_t> targets(std::size_t(s.numel()));
+      for (std::size_t i = 0; i < targets.size(); ++i) {
+        const std::int64_t row = std::int64_t(i) / classes, k = std::int64_t(i) % classes;
+        targets[i] = k == row + 1 ? -1 : k > row + 1 ? classes + 7 : (k == 1 ? 0 : 3 * k) % classes;
+      }
+      c.samples.push_back({.inputs = {real(s), fixed(from_data(std::span<const std::int64_t>(targets), s, cpu))},
+                           .call = [=](const Tensors& in) { return Tensors{multilabel_margin_loss(in[0], in[1], r)}; },
+                           .reference =
+                               [=](const Tensors& in) {
+                                 const auto x = in[0].contiguous().to_vector<double>();
+                                 const auto t = in[1].contiguous().to_vector<std::int64_t>();
+                                 std::vector<double> out;
+                                 for (std::int64_t row = 0; row < s.numel() / classes; ++row) {
+                                   std::vector<std::int64_t> listed;
+                                   for (std::int64_t k = 0; k < classes && t[std::size_t(row * classes + k)] >= 0; ++k)
+                                     listed.push_back(t[std::size_t(row * classes + k)]);
+                                   const double* const v = x.data() + row * classes;
+                                   double sum = 0;
+                                   for (const std::int64_t target : listed) {
+                                     for (std::int64_t k = 0; k < classes; ++k)
+                                       if (std::find(listed.begin(), listed.end(), k) == listed.end())
+                                         sum += positive(1 - v[target] + v[k]);
+                                   }
+                                   out.push_back(sum / double(classes));
+                                 }
+                                 return Tensors{reduced_reference(
+                                     from_data(std::span<const double>(out), s.removed(s.rank() - 1), cpu), r)};
+                               },
+                           .gradcheck = has_gradient(s, r)});
+    }
+  }
+  c.errors.push_back({"class",
+                      [] {
+                        (void)multilabel_margin_loss(zeros({2}, cpu), tensor<std::int64_t>({1, 2}, cpu));
+                      },
+                      throws<IndexError>, "multilabel_margin_loss: target 2 at position 1 is not a class"});
+  c.errors.push_back({"shapes",
+                      [] {
+                        (void)multilabel_margin_loss(zeros({2, 3}, cpu), zeros({2}, cpu, DType::i64));
+                      },
+                      throws<ShapeError>, "multilabel_margin_loss: x has shape [2, 3] and target [2]"});
+  return c;
+}
+
 LEVIN_OP_CASE(multilabel_soft_margin_loss) {
   OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 20, .layout_changes_sums = true};
   for (const Reduction r : kReductions) {
