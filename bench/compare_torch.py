@@ -773,6 +773,9 @@ def torch_case(name, device):
     dtype, _, shape = rest.partition("/")
     if op not in OPS or dtype not in DTYPES:
         return None
+    # On a CPU PyTorch 2.13 reads beyond the image where the grid has 16 bits, and the process ends.
+    if op in ("grid_sample", "grid_sample_backward") and device == "cpu" and dtype != "f32":
+        return None
     call = OPS[op](tuple(int(n) for n in shape.split("x")), maker(DTYPES[dtype], device))
     return call if getattr(call, "recorded", False) or op in ("adamw", "sgd_momentum") else no_grad(call)
 
