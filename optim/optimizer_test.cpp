@@ -96,6 +96,32 @@ TEST_CASE("saved state continues the same run bit for bit, schedules' start incl
   }
 }
 
+TEST_CASE("averages of gradients that stay 0 end at 0, not among subnormal numbers") {
+  const auto first_then_zeros = [](auto&& make_it, double first) {
+    Tensor p = zeros({3}, cpu);
+    p.requires_grad_();
+    auto o = make_it(optim::Parameters{{&p, "p", nullptr}});
+    p.set_grad(full({3}, first, cpu));
+    o.step();
+    p.set_grad(zeros({3}, cpu));
+    for (int t = 0; t < 1500; ++t) o.step();
+    std::vector<float> state;
+    for (const auto& [name, value] : o.state_dict()) {
+      if (name != "p.exp_avg" && name != "p.exp_avg_sq" && name != "p.momentum_buffer") continue;
+      for (const float x : value.template to_vector<float>()) state.push_back(x);
+    }
+    return state;
+  };
+  const auto adam = [](double eps) { return [=](optim::Parameters p) { return Adam(std::move(p), {.eps = eps}); }; };
+  CHECK(first_then_zeros(adam(1e-8), 1e-18) == std::vector<float>(6, 0.0f));
+  CHECK(first_then_zeros([](optim::Parameters p) { return NAdam(std::move(p), {}); }, 1e-18) ==
+        std::vector<float>(6, 0.0f));
+  CHECK(first_then_zeros([](optim::Parameters p) { return SGD(std::move(p), {.lr = 0.1, .momentum = 0.9}); }, 1.0) ==
+        std::vector<float>(3, 0.0f));
+  // Squares that matter beside a small eps are kept.
+  CHECK(first_then_zeros(adam(1e-20), 1e-18)[3] > 0);
+}
+
 TEST_CASE("a state of another optimizer or shape is refused and nothing changes") {
   Tensor a = start(DType::f64), b = start(DType::f64);
   AdamW adam({{&a, "p", nullptr}}, {.lr = 0.1});

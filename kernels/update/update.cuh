@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -196,6 +197,19 @@ LEVIN_PICK(axpy)            // y += alpha x
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
+// Note [No subnormal averages]
+// Where gradients stay 0, an average shrinks by beta a step until rounding keeps it where it is: among subnormal
+// numbers, which take a CPU several times as long. So averages below the least normal number become 0. Those of squares
+// do so only where the square root of what is dropped is nothing beside eps.
+template <class T>
+inline T normal_or_zero(T x, T least) {
+  return std::abs(x) < least ? T(0) : x;
+}
+template <class T>
+inline T least_square(double eps) {
+  return eps >= 1e-11 ? std::numeric_limits<T>::min() : T(0);
+}
+
 template <class T>
 void update_slot(const SgdRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   const T lr = T(*r.lr), wd = T(r.weight_decay), mu = T(r.momentum), sign = r.maximize ? T(-1) : T(1);
@@ -209,11 +223,11 @@ void update_slot(const SgdRule& r, const Slot<T>& s, std::int64_t begin, std::in
   }
   // The first buffer is the gradient itself, undamped.
   const T keep = *s.step == 1 ? T(0) : mu, take = *s.step == 1 ? T(1) : T(1 - r.dampening);
-  const T of_grad = r.nesterov ? T(1) : T(0), of_buffer = r.nesterov ? mu : T(1);
+  const T of_grad = r.nesterov ? T(1) : T(0), of_buffer = r.nesterov ? mu : T(1), least = std::numeric_limits<T>::min();
 #pragma GCC ivdep
   for (std::int64_t i = begin; i < end; ++i) {
     const T d = sign * g[i] + wd * p[i];
-    const T m = keep * a[i] + take * d;
+    const T m = normal_or_zero(keep * a[i] + take * d, least);
     a[i] = m;
     p[i] -= lr * (of_grad * d + of_buffer * m);
   }
@@ -231,12 +245,13 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
   T* m = s.a;
   T* v = s.b;
   T* high = s.c;
+  const T least = std::numeric_limits<T>::min(), least_of_squares = least_square<T>(r.eps * root);
   if (!high) {
 #pragma GCC ivdep
     for (std::int64_t i = begin; i < end; ++i) {
       const T d = sign * g[i] + wd * p[i];
-      const T mean = b1 * m[i] + c1 * d;
-      const T square = b2 * v[i] + c2 * d * d;
+      const T mean = normal_or_zero(b1 * m[i] + c1 * d, least);
+      const T square = normal_or_zero(b2 * v[i] + c2 * d * d, least_of_squares);
       m[i] = mean;
       v[i] = square;
       p[i] = p[i] * shrink - step_size * mean / (std::sqrt(square) + eps);
@@ -246,8 +261,8 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
 #pragma GCC ivdep
   for (std::int64_t i = begin; i < end; ++i) {
     const T d = sign * g[i] + wd * p[i];
-    const T mean = b1 * m[i] + c1 * d;
-    const T square = b2 * v[i] + c2 * d * d;
+    const T mean = normal_or_zero(b1 * m[i] + c1 * d, least);
+    const T square = normal_or_zero(b2 * v[i] + c2 * d * d, least_of_squares);
     const T most = square > high[i] ? square : high[i];
     m[i] = mean;
     v[i] = square;
@@ -293,11 +308,12 @@ void update_mean_slot(const R& r, const MeanFactors& f, const Slot<T>& s, std::i
           sign = r.maximize ? T(-1) : T(1);
   const T shrink = r.decoupled ? T(1 - *r.lr * r.weight_decay) : T(1), wd = r.decoupled ? T(0) : T(r.weight_decay);
   const T of_grad = T(f.of_grad * f.root), of_mean = T(f.of_mean * f.root);  // Note [One division]
+  const T least = std::numeric_limits<T>::min(), least_of_squares = least_square<T>(r.eps * f.root);
 #pragma GCC ivdep
   for (std::int64_t i = begin; i < end; ++i) {
     const T d = sign * s.g[i] + wd * s.p[i];
-    const T mean = b1 * s.a[i] + c1 * d;
-    const T square = b2 * s.b[i] + c2 * d * d;
+    const T mean = normal_or_zero(b1 * s.a[i] + c1 * d, least);
+    const T square = normal_or_zero(b2 * s.b[i] + c2 * d * d, least_of_squares);
     s.a[i] = mean;
     s.b[i] = square;
     const T spread = f.plain ? T(1) : std::sqrt(square) + eps;
