@@ -142,8 +142,8 @@ struct MultiMarginOptions {
                                                  const MultiMarginOptions& options = {});
 
 // Sum over the targets t of x and the classes c that are none of them of max(0, 1 - x[t] + x[c]) / C. x: [N, C] or [C];
-// target: i64 of x's shape, classes up to the first negative number. Throws ShapeError; IndexError for a target that is
-// no class.
+// target: i64 of x's shape, classes up to the first negative number. Takes memory for N C^2 numbers. Throws ShapeError;
+// IndexError for a target that is no class.
 [[nodiscard]] LEVIN_API Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target,
                                                       Reduction reduction = Reduction::mean);
 

@@ -24,8 +24,9 @@
 // neighbours along the summed dimension share a lane instead: two channels of x, of gy, or two pixels. With tiles of
 // AMX, which outdo what Winograd saves, all bf16 convolutions go that way.
 //
-// Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
-// blocks, then taps; gw over images in a number of chunks that the shape gives, and the chunks in order.
+// Bits depend on shape, T, level and, for bf16, on how the CPU multiplies (gemm.cuh), not on threads: y is summed over
+// c, i, j in blocks of channels; gx over pixel blocks, then taps; gw over images in a number of chunks that the shape
+// gives, and the chunks in order.
 // Throws OutOfMemoryError when there is no memory for windows.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_CONV_CUH
