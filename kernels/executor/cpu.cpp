@@ -73,6 +73,16 @@ Bf16Products cpu_bf16_products() {
 #endif
 }
 
+int cpu_l1_ways() {
+  static const int ways = [] {
+#if defined(_SC_LEVEL1_DCACHE_ASSOC)
+    if (const long told = sysconf(_SC_LEVEL1_DCACHE_ASSOC); told > 0 && told <= 64) return static_cast<int>(told);
+#endif
+    return 8;
+  }();
+  return ways;
+}
+
 const char* name(CpuLevel level) {
   switch (level) {
     case CpuLevel::v4: return "x86-64-v4";

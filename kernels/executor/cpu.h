@@ -23,6 +23,8 @@ enum class CpuLevel : uint8_t { base, v3, v4 };
 enum class Bf16Products : uint8_t { f32, pairs, tiles };
 // The best that this CPU has; found once.
 [[nodiscard]] Bf16Products cpu_bf16_products();
+// How many cache lines one set of the L1 data cache holds, 8 where the system does not tell; found once.
+[[nodiscard]] int cpu_l1_ways();
 [[nodiscard]] const char* name(CpuLevel level);
 
 // Cores a kernel may use, the caller included; at start LEVIN_NUM_THREADS or OMP_NUM_THREADS, else those of the
@@ -41,6 +43,7 @@ void parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void* context);
 struct Cpu {
   CpuLevel level = cpu_level();
   Bf16Products bf16_products = cpu_bf16_products();  // may be used at level v4
+  int l1_ways = cpu_l1_ways();                       // decides what is copied, and no bits
 
   // body(begin, end) over [0, n) in chunks of `grain`, the last one shorter. Chunk boundaries depend on n and grain
   // only, also where one thread runs them all: a sum that writes one partial a chunk and adds the partials in chunk

@@ -23,6 +23,7 @@ void tile_pairs(int64_t k, const float* a, int64_t a_row, int64_t a_col, const f
 #pragma GCC unroll 16
   for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
   for (int64_t kk = 0; kk < k; ++kk) {
+    prefetch_row<float, V>(b + kAhead * b_row);
     __m512bh bv[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], b + v * L, sizeof bv[v]);

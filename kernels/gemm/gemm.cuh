@@ -276,9 +276,9 @@ void gemm_by_dots(const Cpu& on, bool spread, GemmSize size, Matrix<F> a, Matrix
 // ---- Matrix times matrix
 
 // Blocks of k: long enough that reading and writing C costs little, short enough that the panels of B of one task stay
-// in L2 (4 panels of 128 columns in f32: 384 KiB).
+// in L2 (4 panels of 128 columns in f32: 512 KiB).
 template <class F>
-inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
+inline constexpr int64_t kBlockK = 4096 / int64_t(sizeof(F));
 // Of pairs: sums of 16-bit results that wait for another block cost a pass over f32 numbers each.
 inline constexpr int64_t kBlockPairs = 1024;
 
@@ -287,6 +287,24 @@ inline constexpr int64_t kBlockPairs = 1024;
 // tasks; each panel, by the task that uses it at once.
 enum class PackedA : std::uint8_t { nothing, rows, tiles };
 enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
+
+// Note [What is copied]
+// A copy of B costs as much as the products of 3 row tiles on a core with two FMA units of 512 bits, so it pays where
+// many tiles read B, or where B is slow to read as it lies. On an Intel core with 12 lines a set of L1, f32 products
+// from B as it lies were 2 % slower than from panels, and 24 % where its rows were a multiple of 4,096 bytes apart and
+// so fell into two sets; products from rows of A as they lie were as fast as from copies at every distance. An AMD core
+// (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes apart are copied, and B for more than 3 tiles.
+// Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan is
+// that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and each tile is transposed on its way
+// to C. Every element's sum is the same chain of additions, so no choice changes bits.
+inline constexpr int kWideL1 = 12;
+// Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
+inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
+  if (l1_ways < kWideL1) return 3;
+  return bytes % 4096 == 0 ? 12 : 96;
+}
+// Whether the rows of a tile of A, `bytes` apart, are read as they lie.
+inline bool rows_in_place(int64_t bytes, int l1_ways) { return l1_ways >= kWideL1 || bytes % 1024 != 0; }
 
 // How a product is cut. F is the type of its sums.
 template <class F>
@@ -304,7 +322,7 @@ struct GemmPlan {
   bool spread;                                    // over threads
 
   template <class T>
-  GemmPlan(GemmSize of, Matrix<T> a, Matrix<T> b, bool may_spread, int64_t block_k = kBlockK<F>)
+  GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool may_spread, int64_t block_k = kBlockK<F>)
       : size(of),
         tiles(of.m),
         panels((of.n + N - 1) / N),
@@ -313,10 +331,10 @@ struct GemmPlan {
         k_blocks(std::max<int64_t>(1, (of.k + block_k - 1) / block_k)),
         k_most((of.k + k_blocks - 1) / k_blocks) {
     constexpr bool kPlain = std::is_same_v<T, F>;
-    // Where A lies is good enough unless its rows fall into the same few sets of the L1 cache, or every step down k
-    // would touch another page again for each panel.
+    // Where A lies is good enough unless its rows fall into too few sets of the L1 cache, or every step down k would
+    // touch another page again for each panel.
     bool pack_a = !kPlain;
-    if (kPlain && a.col == 1) pack_a = panels > 2 && a.row * int64_t(sizeof(T)) % 1024 == 0;
+    if (kPlain && a.col == 1) pack_a = panels > 2 && !rows_in_place(a.row * int64_t(sizeof(T)), l1_ways);
     if (kPlain && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
     if (pack_a) packed_a = a.row == 1 && a.col != 1 ? PackedA::tiles : PackedA::rows;
     // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
@@ -326,7 +344,7 @@ struct GemmPlan {
 
     // Few rows: each panel is packed by the task that uses it at once, for all rows, in memory of its own. Packed
     // panels that wander from core to core would cost as much as the products.
-    if (!kPlain || b.col != 1 || tiles.count > 3) {
+    if (!kPlain || b.col != 1 || tiles.count > tiles_in_place(b.row * int64_t(sizeof(T)), l1_ways)) {
       const bool by_task = tiles.count <= 16 && (!may_spread || panels >= 2 * num_threads());
       packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
     } else if (last_cols < last_width) {
@@ -343,6 +361,13 @@ struct GemmPlan {
   int64_t width(int64_t panel) const { return panel == panels - 1 ? last_width : N; }
 };
 
+// Whether the plan is that of C^T: Note [What is copied]. A transposed tile costs as much as 21 of its steps along k.
+template <class T>
+bool better_turned(GemmSize size, Matrix<T> a, Matrix<T> b) {
+  const double m = double(size.m), n = double(size.n), k = double(size.k);
+  return a.col == 1 && b.row == 1 && b.col != 1 && 4 * k * (n - m) > m * n;
+}
+
 // A planned product, with the memory of what is packed. Blocks of k run one after the other. With kPairs the plan's k
 // counts pairs: Note [Pairs of bf16].
 template <class T, class C, bool kPairs = false>
@@ -353,10 +378,11 @@ class PlannedGemm {
   static constexpr bool kPlain = std::is_same_v<T, F>;
 
  public:
-  PlannedGemm(const Cpu& on, const GemmPlan<F>& plan, int64_t k, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
-              const GemmOptions<T>& options)
+  PlannedGemm(const Cpu& on, const GemmPlan<F>& plan, int64_t k, Matrix<T> a, Matrix<T> b, bool turned, C* c,
+              int64_t ldc, const GemmOptions<T>& options)
       : on_(on),
         plan_(plan),
+        turned_(turned),
         k_(k),
         a_(a),
         b_(b),
@@ -467,37 +493,35 @@ class PlannedGemm {
       rows = a_packed() + i0 * plan_.a_pitch, a_row = plan_.a_pitch, a_col = 1;
     }
     const TileFn<F> run = tile_for(h, width);
-    const F alpha = F(options_.alpha);
-    const T* col_bias = options_.col_bias ? options_.col_bias + j0 : nullptr;
-    const T* row_bias = options_.row_bias ? options_.row_bias + i0 : nullptr;
-    C* const to = c_ + i0 * ldc_ + j0;
-    if constexpr (std::is_same_v<C, F>) {
-      const F beta = at.index == 0 ? F(options_.beta) : F(1);
-      if (at.index > 0) col_bias = row_bias = nullptr;
-      if constexpr (kPlain) {
-        if (cols == width)
-          return run(at.kc, rows, a_row, a_col, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias});
-      }
-      F sums[size_t(kTileRows * N)];
-      run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-      put_sums(sums, N, h, cols, alpha, beta, col_bias, row_bias, to, ldc_);
-    } else {
-      F sums[size_t(kTileRows * N)];
-      run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-      const F beta = F(options_.beta);
-      if (!sums_wait_) return put(sums, N, h, cols, beta, col_bias, row_bias, to);
-      const int64_t n = plan_.size.n;
-      F* const kept = waiting() + i0 * n + j0;
-      put_sums<F, F, F>(sums, N, h, cols, F(1), F(at.index > 0), nullptr, nullptr, kept, n);
-      if (at.index == plan_.k_blocks - 1) put(kept, n, h, cols, beta, col_bias, row_bias, to);
+    const F alpha = F(options_.alpha), beta = std::is_same_v<C, F> && at.index > 0 ? F(1) : F(options_.beta);
+    const bool biased = at.index == 0 || !std::is_same_v<C, F>;
+    const int64_t row = turned_ ? j0 : i0, col = turned_ ? i0 : j0;  // of C
+    const T* const col_bias = biased && options_.col_bias ? options_.col_bias + col : nullptr;
+    const T* const row_bias = biased && options_.row_bias ? options_.row_bias + row : nullptr;
+    C* const to = c_ + row * ldc_ + col;
+    if constexpr (std::is_same_v<C, F> && kPlain) {
+      if (!turned_ && cols == width)
+        return run(at.kc, rows, a_row, a_col, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias});
     }
+    F sums[size_t(kSquareRows<F> * N)];
+    run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+    if (sums_wait_) {
+      F* const kept = waiting() + i0 * plan_.size.n + j0;
+      if (at.index < plan_.k_blocks - 1)
+        return put_sums<F, F, F>(sums, N, h, cols, F(1), F(at.index > 0), nullptr, nullptr, kept, plan_.size.n);
+      put_sums<F, F, F>(kept, plan_.size.n, h, cols, F(1), F(1), nullptr, nullptr, sums, N);
+    }
+    if (!turned_) return put(sums, N, h, cols, alpha, beta, col_bias, row_bias, to);
+    F turned[size_t(N * kSquareRows<F>)];
+    turn_tile(sums, turned);
+    put(turned, kSquareRows<F>, cols, h, alpha, beta, col_bias, row_bias, to);
   }
-  void put(const F* sums, int64_t ld, int64_t rows, int64_t cols, F beta, const T* col_bias, const T* row_bias,
+  void put(const F* sums, int64_t ld, int64_t rows, int64_t cols, F alpha, F beta, const T* col_bias, const T* row_bias,
            C* to) const {
-    const F alpha = F(options_.alpha);
 #if LEVIN_VECTOR_BYTES == 64
     if constexpr (kPairs) return put_sums_in_bf16(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
 #endif
+    if (turned_) return put_turned(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
     put_sums(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
   }
 
@@ -540,7 +564,8 @@ class PlannedGemm {
 
   const Cpu& on_;
   const GemmPlan<F>& plan_;
-  const int64_t k_;  // in numbers
+  const bool turned_;  // the plan is of C^T
+  const int64_t k_;    // in numbers
   Matrix<T> a_, b_;
   C* c_;
   int64_t ldc_;
@@ -556,6 +581,21 @@ void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Ma
 void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, float* c, int64_t ldc,
                    const GemmOptions<bf16>& options);
 #endif
+
+template <class T, class C, bool kPairs = false>
+void gemm_planned(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
+                  const GemmOptions<T>& options) {
+  constexpr int64_t kNumbers = kPairs ? 2 : 1, kBlock = kPairs ? kBlockPairs : kBlockK<Accum<T>>;
+  const bool turned = better_turned(size, a, b);
+  if (turned) {
+    std::swap(size.m, size.n);
+    std::swap(a, b);
+    std::swap(a.row, a.col);
+    std::swap(b.row, b.col);
+  }
+  const GemmPlan<Accum<T>> plan(on.l1_ways, {size.m, size.n, (size.k + kNumbers - 1) / kNumbers}, a, b, spread, kBlock);
+  PlannedGemm<T, C, kPairs>(on, plan, size.k, a, b, turned, c, ldc, options).run();
+}
 
 template <class T, class C>
 void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
@@ -587,14 +627,10 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
   if constexpr (std::is_same_v<T, bf16>) {
     if (on.bf16_products == Bf16Products::tiles && m >= kTileSide && n >= kTileSide && k >= 2 * kTileSide)
       return gemm_by_tiles(on, spread, size, a, b, c, ldc, options);
-    if (on.bf16_products != Bf16Products::f32) {
-      const GemmPlan<F> plan({m, n, (k + 1) / 2}, a, b, spread, kBlockPairs);
-      return PlannedGemm<T, C, true>(on, plan, k, a, b, c, ldc, options).run();
-    }
+    if (on.bf16_products != Bf16Products::f32) return gemm_planned<T, C, true>(on, spread, size, a, b, c, ldc, options);
   }
 #endif
-  const GemmPlan<F> plan(size, a, b, spread);
-  PlannedGemm<T, C>(on, plan, k, a, b, c, ldc, options).run();
+  gemm_planned<T, C>(on, spread, size, a, b, c, ldc, options);
 }
 
 template <class T, class C>

@@ -43,11 +43,12 @@ struct Case {
   bool col_bias = false, row_bias = false;
 };
 
-// The levels of this CPU; v4 is there with each of the ways in which it multiplies bf16 numbers.
+// The levels of this CPU, with a narrow and with a wide L1 cache; v4 is there with each of the ways in which it
+// multiplies bf16 numbers.
 std::vector<Cpu> cpus() {
   std::vector<Cpu> all;
   for (const CpuLevel level : levels()) {
-    all.push_back({.level = level});
+    for (const int ways : {8, 12}) all.push_back({.level = level, .l1_ways = ways});
     if (level != CpuLevel::v4) continue;
     for (const auto by : {Bf16Products::f32, Bf16Products::pairs}) {
       if (by < cpu_bf16_products()) all.push_back({.level = level, .bf16_products = by});
@@ -194,6 +195,39 @@ TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, fl
         }
         CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(T)) == 0);
         CHECK(std::memcmp(c[0].data(), c[2].data(), c[0].size() * sizeof(T)) == 0);
+      }
+}
+
+TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as for B", T, float, double, bf16) {
+  // The last ones are longer than a block of k.
+  const GemmSize sizes[] = {{64, 512, 784},  {17, 300, 40},  {37, 1000, 65},
+                            {200, 130, 512}, {20, 45, 1100}, {30, 300, 2300}};
+  for (const Cpu& on : cpus())
+    for (const GemmSize& size : sizes)
+      for (const bool biased : {false, true}) {
+        const auto [m, n, k] = size;
+        const Stored<T> a(m, k, 0, 1), b(k, n, 0, 2);
+        std::vector<T> turned(b.data.size());
+        for (int64_t i = 0; i < k; ++i)
+          for (int64_t j = 0; j < n; ++j) turned[size_t(j * k + i)] = b.data[size_t(i * n + j)];
+        const std::vector<T> col_bias = numbers<T>(n, 1, 4);
+        const GemmOptions<T> options{.col_bias = biased ? col_bias.data() : nullptr};
+        const auto product = [&](int ways, Matrix<T> right) {
+          Cpu cpu = on;
+          cpu.l1_ways = ways;
+          std::vector<T> c(size_t(m * n));
+          cpu::gemm(cpu, size, a.view, right, c.data(), n, options);
+          return c;
+        };
+        const std::vector<T> want = product(8, b.view);
+        const auto same = [&](const std::vector<T>& got) {
+          return std::memcmp(got.data(), want.data(), want.size() * sizeof(T)) == 0;
+        };
+        CAPTURE(m);
+        CAPTURE(name(on.level));
+        CHECK(same(product(12, b.view)));
+        CHECK(same(product(8, {turned.data(), 1, k})));
+        CHECK(same(product(12, {turned.data(), 1, k})));
       }
 }
 
