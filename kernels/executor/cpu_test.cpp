@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@
 #endif
 
 #include "kernels/executor/copy.h"
+#include "kernels/executor/pieces.h"
 #include "kernels/executor/rows_test.h"
 #include "kernels/executor/streaming.h"
 #include "kernels/lib/scratch.h"
@@ -140,6 +142,30 @@ TEST_CASE("more threads than shares, and more than chunks, still run every chunk
     std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
     Cpu{}.parallel_for(n, 1, [&](int64_t b, int64_t) { ++seen[static_cast<size_t>(b)]; });
     CHECK(std::all_of(seen.begin(), seen.end(), [](const std::atomic<int>& s) { return s == 1; }));
+  }
+}
+
+TEST_CASE("parallel_pieces visits every element of short, long and empty arrays once") {
+  const std::vector<std::vector<int64_t>> lists = {
+      {0, 5, 300'001, 0, 131'071, 131'072, 7, 90'000, 0}, {400'000}, {1, 2, 3}, {60'000, 60'000, 60'000}, {}};
+  for (const int threads : {1, 3}) {
+    const Threads guard(threads);
+    for (const std::vector<int64_t>& sizes : lists) {
+      std::vector<std::vector<std::atomic<uint8_t>>> seen;
+      for (const int64_t n : sizes) seen.emplace_back(size_t(n));
+      std::vector<size_t> items(sizes.size());
+      for (size_t i = 0; i < items.size(); ++i) items[i] = i;
+      // Both layouts: arrays that stay in a cache, and arrays that do not.
+      for (const int64_t bytes : {int64_t{8}, int64_t{1} << 40}) {
+        parallel_pieces(
+            Cpu{}, std::span<const size_t>(items), int64_t{5000}, bytes, [&](size_t i) { return sizes[i]; },
+            [&](size_t i, int64_t begin, int64_t end) {
+              for (int64_t k = begin; k < end; ++k) ++seen[i][size_t(k)];
+            });
+      }
+      for (const auto& array : seen)
+        CHECK(std::all_of(array.begin(), array.end(), [](const std::atomic<uint8_t>& x) { return x == 2; }));
+    }
   }
 }
 
