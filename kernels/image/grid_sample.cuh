@@ -132,22 +132,24 @@ struct GridTaps {
 #include "kernels/executor/each_level.h"
 
 namespace levin::kernels::cpu {
-// Registers of 64 bytes make none of them faster, and f32 alone has v3 code: the library stays small.
+// f32 alone has v3 and v4 code: the library stays small.
 #if LEVIN_X86_LEVELS
-#define LEVIN_PICK_V3(f)                                                        \
-  template <class... T, class... Args>                                          \
-  void f(const Cpu& on, const Args&... args) {                                  \
-    if constexpr (kRunsAtV4<Args...>)                                           \
-      if (on.level != CpuLevel::base) return v3::template f<T...>(on, args...); \
-    base::template f<T...>(on, args...);                                        \
+#define LEVIN_PICK_F32(f)                                                     \
+  template <class... T, class... Args>                                        \
+  void f(const Cpu& on, const Args&... args) {                                \
+    if constexpr (kRunsAtV4<Args...>) {                                       \
+      if (on.level == CpuLevel::v4) return v4::template f<T...>(on, args...); \
+      if (on.level == CpuLevel::v3) return v3::template f<T...>(on, args...); \
+    }                                                                         \
+    base::template f<T...>(on, args...);                                      \
   }
 #else
-#define LEVIN_PICK_V3(f) LEVIN_PICK(f)
+#define LEVIN_PICK_F32(f) LEVIN_PICK(f)
 #endif
-LEVIN_PICK_V3(grid_sample)
-LEVIN_PICK_V3(grid_sample_grid)
-LEVIN_PICK_V3(grid_sample_image)
-#undef LEVIN_PICK_V3
+LEVIN_PICK_F32(grid_sample)
+LEVIN_PICK_F32(grid_sample_grid)
+LEVIN_PICK_F32(grid_sample_image)
+#undef LEVIN_PICK_F32
 }  // namespace levin::kernels::cpu
 
 namespace levin::kernels::gpu {
@@ -295,53 +297,78 @@ struct GridBlock {
     }
   }
 
-  // take(p, values) with the numbers of a plane under the taps of each point; what lies outside counts for nothing.
+  // take(c)(p, values) with the numbers of plane c of `channels` under the taps of each point; what lies outside counts
+  // for nothing.
   template <class T, class F>
-  [[gnu::always_inline]] void each_point(const T* from, std::int64_t points, const F& take) const {
+  [[gnu::always_inline]] void each_point(const T* from, std::int64_t plane, std::int64_t channels, std::int64_t points,
+                                         const F& take) const {
     if constexpr (kMayPair) {
       if (in_pairs) {
-        // A gather takes longer than as many loads, and a load of two neighbours as long as one.
-        T pair[2][2 * kPoints];
-        for (int i = 0; i < 2; ++i)
-          for (std::int64_t p = 0; p < points; ++p) std::memcpy(pair[i] + 2 * p, from + pair_at[i][p], 2 * sizeof(T));
-#pragma GCC ivdep
-        for (std::int64_t p = 0; p < points; ++p) {
-          A values[4];
-          for (int i = 0; i < 2; ++i) {
-            const A a = A(pair[i][2 * p]), b = A(pair[i][2 * p + 1]);
-            values[2 * i] = shift[p] > 0 ? b : a;
-            values[2 * i + 1] = shift[p] < 0 ? a : b;
-          }
-          take(p, values);
-        }
+        std::int64_t c = 0;
+        for (; c + kTogether <= channels; c += kTogether) take_pairs<kTogether>(from, plane, c, points, take);
+        for (; c < channels; ++c) take_pairs<1>(from, plane, c, points, take);
         return;
       }
     }
+    for (std::int64_t c = 0; c < channels; ++c, from += plane) {
+      const auto take_one = take(c);
 #pragma GCC ivdep
-    for (std::int64_t p = 0; p < points; ++p) {
-      A values[K * K];
+      for (std::int64_t p = 0; p < points; ++p) {
+        A values[K * K];
 #pragma GCC unroll 16
-      for (int t = 0; t < K * K; ++t) values[t] = A(from[at[t][p] < 0 ? 0 : at[t][p]]);
-      take(p, values);
+        for (int t = 0; t < K * K; ++t) values[t] = A(from[at[t][p] < 0 ? 0 : at[t][p]]);
+        take_one(p, values);
+      }
     }
   }
 
  private:
   static constexpr bool kMayPair = K == 2 && std::is_same_v<A, float>;
+  static constexpr int kTogether = 3;  // planes, as an image in colours has
   bool in_pairs = false;
   // Of two neighbours in each of the two rows that a point sees, moved into the plane by `shift` columns to the left.
   std::int32_t pair_at[kMayPair ? 2 : 1][kPoints], shift[kMayPair ? kPoints : 1];
+
+  // each_point for kPlanes planes from plane `first` on, which share the look at a point's place. A gather takes longer
+  // than as many loads, and a load of two neighbours as long as one.
+  template <int kPlanes, class T, class F>
+  [[gnu::always_inline]] void take_pairs(const T* from, std::int64_t plane, std::int64_t first, std::int64_t points,
+                                         const F& take) const {
+    T pair[kPlanes][2][2 * kPoints];
+    for (int i = 0; i < 2; ++i) {
+      for (std::int64_t p = 0; p < points; ++p) {
+        const T* const place = from + first * plane + pair_at[i][p];
+#pragma GCC unroll 4
+        for (int c = 0; c < kPlanes; ++c) {
+          std::conditional_t<sizeof(T) == 4, std::uint64_t, std::uint32_t> both;
+          std::memcpy(&both, place + c * plane, sizeof both);
+          asm("" : "+r"(both));  // g++ would gather several into one register, by more instructions than this
+          std::memcpy(static_cast<void*>(pair[c][i] + 2 * p), &both, sizeof both);
+        }
+      }
+    }
+    for (int c = 0; c < kPlanes; ++c) take_rows(pair[c][0], pair[c][1], points, take(first + c));
+  }
+  template <class T, class F>
+  [[gnu::always_inline]] void take_rows(const T* upper, const T* lower, std::int64_t points, const F& take) const {
+#pragma GCC ivdep
+    for (std::int64_t p = 0; p < points; ++p) {
+      const A a = A(upper[2 * p]), b = A(upper[2 * p + 1]), c = A(lower[2 * p]), d = A(lower[2 * p + 1]);
+      const A values[4] = {shift[p] > 0 ? b : a, shift[p] < 0 ? a : b, shift[p] > 0 ? d : c, shift[p] < 0 ? c : d};
+      take(p, values);
+    }
+  }
 
   // GridTaps of both axes without branches and in 32 bits, for vector code: one axis of the block, then the taps.
   struct Axis {
     std::int32_t first[kPoints];
     A u[kPoints], slope[kPoints];
-    template <bool kBorder, class T>
-    void fill(const T* coordinate, std::int64_t points, std::int64_t size, const GridRule& rule) {
+    template <bool kBorder>
+    void fill(const A* coordinate, std::int64_t points, std::int64_t size, const GridRule& rule) {
       const A half = rule.align_corners ? A(size - 1) / 2 : A(size) / 2, shift = rule.align_corners ? A(0) : A(0.5);
       const A last = A(size - 1), least = A(-8), most = A(size) + 8;
       for (std::int64_t p = 0; p < points; ++p) {
-        A s = (A(coordinate[2 * p]) + 1) * half - shift, by = half;
+        A s = (coordinate[p] + 1) * half - shift, by = half;
         if constexpr (kBorder) {
           by = ((s > 0) & (s < last)) ? half : A(0);
           s = s > 0 ? s : A(0);
@@ -359,9 +386,12 @@ struct GridBlock {
   };
   template <bool kBorder, class T>
   void fill_pairs(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
+    // Both coordinates in one loop: of a loop over every second number g++ leaves the last vector to scalar code.
+    A x[kPoints], y[kPoints];
+    for (std::int64_t p = 0; p < points; ++p) x[p] = A(grid[2 * p]), y[p] = A(grid[2 * p + 1]);
     Axis across, down;
-    across.template fill<kBorder>(grid, points, s.columns, rule);
-    down.template fill<kBorder>(grid + 1, points, s.rows, rule);
+    across.template fill<kBorder>(x, points, s.columns, rule);
+    down.template fill<kBorder>(y, points, s.rows, rule);
     const auto rows = static_cast<std::uint32_t>(s.rows), columns = static_cast<std::uint32_t>(s.columns);
     for (std::int64_t p = 0; p < points; ++p) {
       const std::int32_t last = static_cast<std::int32_t>(columns) - 2, first = across.first[p],
@@ -414,21 +444,19 @@ void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape
   each_grid_block(on, s, Block::kPoints, K * K, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
     Block block;
     block.fill(grid + 2 * (image * s.points + first), count, s, rule);
-    for (std::int64_t c = 0; c < s.channels; ++c) {
-      const std::int64_t plane = image * s.channels + c;
-      const T* const from = x + plane * s.plane();
-      T* const to = y + plane * s.points + first;
-      block.each_point(
-          from, count, [&](std::int64_t p, const A* values) __attribute__((always_inline)) {
-            A sum = 0;
+    const T* const from = x + image * s.channels * s.plane();
+    block.each_point(from, s.plane(), s.channels, count, [&](std::int64_t c) {
+      return [&block, to = y + (image * s.channels + c) * s.points + first ](std::int64_t p, const A* values)
+          __attribute__((always_inline)) {
+        A sum = 0;
 #pragma GCC unroll 16
-            for (int t = 0; t < K * K; ++t) {
-              const A part = block.w[t][p] * values[t];
-              sum += block.at[t][p] < 0 ? A(0) : part;
-            }
-            to[p] = T(sum);
-          });
-    }
+        for (int t = 0; t < K * K; ++t) {
+          const A part = block.w[t][p] * values[t];
+          sum += block.at[t][p] < 0 ? A(0) : part;
+        }
+        to[p] = T(sum);
+      };
+    });
   });
 }
 
@@ -442,23 +470,21 @@ void grid_sample_grid(const Cpu& on, const T* gy, const T* x, const T* grid, T* 
     Block block;
     block.fill(grid + 2 * (image * s.points + first), count, s, rule);
     A by_x[Block::kPoints] = {}, by_y[Block::kPoints] = {};
-    for (std::int64_t c = 0; c < s.channels; ++c) {
-      const std::int64_t plane = image * s.channels + c;
-      const T* const from = x + plane * s.plane();
-      const T* const g = gy + plane * s.points + first;
-      block.each_point(
-          from, count, [&](std::int64_t p, const A* values) __attribute__((always_inline)) {
-            A part_x = 0, part_y = 0;
+    const T* const from = x + image * s.channels * s.plane();
+    block.each_point(from, s.plane(), s.channels, count, [&](std::int64_t c) {
+      return [&block, &by_x, &by_y, g = gy + (image * s.channels + c) * s.points +
+              first ](std::int64_t p, const A* values) __attribute__((always_inline)) {
+        A part_x = 0, part_y = 0;
 #pragma GCC unroll 16
-            for (int t = 0; t < K * K; ++t) {
-              const A x_part = block.by_x[t][p] * values[t], y_part = block.by_y[t][p] * values[t];
-              part_x += block.at[t][p] < 0 ? A(0) : x_part;
-              part_y += block.at[t][p] < 0 ? A(0) : y_part;
-            }
-            by_x[p] += A(g[p]) * part_x;
-            by_y[p] += A(g[p]) * part_y;
-          });
-    }
+        for (int t = 0; t < K * K; ++t) {
+          const A x_part = block.by_x[t][p] * values[t], y_part = block.by_y[t][p] * values[t];
+          part_x += block.at[t][p] < 0 ? A(0) : x_part;
+          part_y += block.at[t][p] < 0 ? A(0) : y_part;
+        }
+        by_x[p] += A(g[p]) * part_x;
+        by_y[p] += A(g[p]) * part_y;
+      };
+    });
     T* const to = ggrid + 2 * (image * s.points + first);
     for (std::int64_t p = 0; p < count; ++p) to[2 * p] = T(by_x[p]), to[2 * p + 1] = T(by_y[p]);
   });
