@@ -12,20 +12,24 @@ namespace {
 constexpr int kMostRegisters = 65536;  // of a multiprocessor
 }
 
-Async::Async(Engine& engine, std::byte* shared, std::size_t bytes, int threads, Completion completion,
+Async::Async(Engine& engine, Block& block, Cluster& cluster, std::size_t bytes, int threads, Completion completion,
              std::uint64_t seed)
     : engine_(engine),
-      shared_(shared),
+      block_(block),
+      cluster_(cluster),
+      first_agent_(block.rank * 3 * cluster.warps),
+      shared_(block.dynamic),
       view_(bytes, std::byte{0xff}),
       completion_(completion),
       random_(seed),
       threads_(std::size_t(threads)),
-      clocks_(std::size_t((threads + kLanes - 1) / kLanes)),
+      clocks_(std::size_t(cluster.warps)),
       pages_(bytes / kPage + 1),
-      warpgroups_(std::size_t((threads + kWarpgroup - 1) / kWarpgroup)),
-      agents_(int(clocks_.size()) * 2) {  // of each warp its own accesses, then its products
-  for (std::size_t w = 0; w < clocks_.size(); ++w) clocks_[w].know(int(w), 1);
+      warpgroups_(std::size_t((threads + kWarpgroup - 1) / kWarpgroup)) {
+  for (int w = 0; w < cluster.warps; ++w) advance_clock(w);
   for (Warpgroup& group : warpgroups_) group.registers = std::min(248, kMostRegisters / threads / 8 * 8);
+  cluster.blocks.push_back(this);
+  if (engine.blocks_of_cluster() > 1) published_ = view_;
 }
 
 void Async::enter() {
@@ -33,7 +37,7 @@ void Async::enter() {
   warp_ = index_ / kLanes;
 }
 
-void Async::fail_block(const std::string& what) const { engine_.fail_block(what); }
+void Async::fail_block(const std::string& what) const { engine_.fail_block(block_, what); }
 
 // ---- Waits
 
@@ -51,6 +55,7 @@ bool Async::met(const Condition& c, int thread) const {
     case Condition::Kind::registers: return warpgroups_[std::size_t(c.index)].turn >= c.value;
     case Condition::Kind::named: return named_[c.index].turn >= c.value;
     case Condition::Kind::counter: return __atomic_load_n(c.counter, __ATOMIC_ACQUIRE) == c.value;
+    case Condition::Kind::cluster: return cluster_.phase >= c.value;
   }
   return true;
 }
@@ -66,10 +71,10 @@ void Async::settle(const Condition& c, int thread) {
       if (c.value < 0) return;
       knows.join(state.released);
       knows.know(state.agent, std::uint32_t(c.value) + 1);
-      for (const auto& [phase, range] : state.landing) {
-        if (phase <= c.value) land(range);
+      for (const Landing& landing : state.landing) {
+        if (landing.number <= c.value) land(landing);
       }
-      std::erase_if(state.landing, [&](const auto& l) { return l.first <= c.value; });
+      std::erase_if(state.landing, [&](const Landing& l) { return l.number <= c.value; });
       return;
     }
     case Condition::Kind::bulk_done: t.bulk_done = std::max(t.bulk_done, c.value); [[fallthrough]];
@@ -78,7 +83,7 @@ void Async::settle(const Condition& c, int thread) {
       if (t.bulk_agent >= 0) knows.know(t.bulk_agent, std::uint32_t(c.value));
       return;
     case Condition::Kind::products: {
-      knows.know(int(clocks_.size()) + warp, std::uint32_t(c.value));
+      knows.know(products_of(warp), std::uint32_t(c.value));
       t.ops_waited = std::max(t.ops_waited, c.value == 0 ? 0 : t.ops_at_commit[std::size_t(c.value) - 1]);
       for (Registers& array : t.arrays) {
         if (array.in_flight && array.last_op < t.ops_waited) give_array(array, t.op_at);
@@ -91,6 +96,11 @@ void Async::settle(const Condition& c, int thread) {
       t.turn_fenced = false;
       return;
     case Condition::Kind::named: knows.join(named_[c.index].released); return;
+    case Condition::Kind::cluster:
+      t.cluster_waits = c.value;
+      knows.join(cluster_.released);
+      land_stores(knows);
+      return;
   }
 }
 
@@ -110,7 +120,7 @@ void Async::wake() {
     if (!thread.parked || !met(thread.condition, int(i))) continue;
     thread.parked = false;
     settle(thread.condition, int(i));
-    engine_.unpark(int(i));
+    engine_.unpark(block_, int(i));
   }
 }
 
@@ -176,10 +186,14 @@ void Async::thread_ends() {
 
 void Async::block_ends() {
   while (complete_when_idle()) {}
+  check_landed();
+}
+
+void Async::check_landed() const {
   for (const BarrierState& barrier : barriers_) {
     if (barrier.landing.empty()) continue;
     fail_block("the block ends with a copy to shared memory that no thread has waited for, in phase " +
-               text(barrier.landing.front().first) + " of the barrier initialised at " + site_text(barrier.at));
+               text(barrier.landing.front().number) + " of the barrier initialised at " + site_text(barrier.at));
   }
 }
 
@@ -201,6 +215,11 @@ std::string Async::stuck() const {
   for (const AsyncThread& thread : threads_) {
     if (!thread.parked || thread.condition.kind != Condition::Kind::counter) continue;
     out += "; wait_turn for " + text(thread.condition.value) + " of a counter at " + text(*thread.condition.counter);
+  }
+  const auto in_cluster = [](const AsyncThread& t) { return t.parked && t.condition.kind == Condition::Kind::cluster; };
+  if (std::any_of(threads_.begin(), threads_.end(), in_cluster)) {
+    out += "; the barrier of the cluster: " + text(cluster_.arrived) + " of " + text(engine_.threads_left()) +
+           " threads have arrived";
   }
   for (int id = 1; id < 16; ++id) {
     if (named_[id].waiting == 0) continue;

@@ -34,23 +34,29 @@ void Async::init(Barrier& barrier, unsigned arrivals, Site at) {
 void Async::fence_init() {
   enter();
   for (BarrierState& barrier : barriers_) {
-    if (barrier.init_warp == warp_) barrier.init_value = clock().of(warp_);
+    if (barrier.init_warp == warp_) barrier.init_value = clock().of(past_of(warp_));
   }
   engine_.yield();
 }
 
-BarrierState& Async::state_of(const Barrier& barrier, const char* what, Site at) {
+BarrierState& Async::state_of(const Barrier& barrier, Async& from, const char* what, Site at) {
   const auto found =
       std::find_if(barriers_.begin(), barriers_.end(), [&](const BarrierState& b) { return b.word == &barrier; });
   if (found == barriers_.end()) {
-    engine_.fail_thread(std::string(what) + " of a barrier that was not initialised", at);
+    if (const Async* const holder = holder_of(&barrier); holder != nullptr && holder != this) {
+      engine_.fail_thread(std::string(what) + " of a barrier of rank " + text(holder->block_.rank) +
+                              ": another block arrives by remote() alone, and cannot wait",
+                          at);
+    }
+    engine_.fail_thread(std::string(what) + " of a barrier" + in_rank(from) + " that was not initialised", at);
   }
   if (barrier.word != kWord + std::uint64_t(found - barriers_.begin())) {
-    engine_.fail_thread(std::string(what) + " of a barrier whose word was overwritten", at);
+    engine_.fail_thread(std::string(what) + " of a barrier" + in_rank(from) + " whose word was overwritten", at);
   }
-  if (found->init_value == 0 || clock().of(found->init_warp) < found->init_value) {
-    engine_.fail_thread(std::string(what) + " of a barrier, initialised at " + site_text(found->at) +
-                            ", before fence_barrier_init and a barrier of the block",
+  if (found->init_value == 0 || from.clock().of(past_of(found->init_warp)) < found->init_value) {
+    engine_.fail_thread(std::string(what) + " of a barrier" + in_rank(from) + ", initialised at " +
+                            site_text(found->at) + ", before fence_barrier_init and a barrier of the " +
+                            (&from == this ? "block" : "cluster"),
                         at);
   }
   return *found;
@@ -59,16 +65,21 @@ BarrierState& Async::state_of(const Barrier& barrier, const char* what, Site at)
 void Async::arrive(Barrier& barrier, std::int64_t bytes, const char* what, Site at) {
   enter();
   BarrierState& state = state_of(barrier, what, at);
+  take_arrival(state, bytes, what, at);
+  release(state.gathering);
+  try_phase(state);
+  engine_.yield();
+}
+
+// Without what the arrival brings to the clock; try_phase follows.
+void Async::take_arrival(BarrierState& state, std::int64_t bytes, const char* what, Site at) {
   if (state.pending == 0) {
     engine_.fail_thread(std::string(what) + ": more than the " + text(state.expected) + " arrivals of phase " +
                             text(state.phase) + " of the barrier initialised at " + site_text(state.at),
                         at);
   }
-  release(state.gathering);
   count_bytes(state, bytes);
   --state.pending;
-  try_phase(state);
-  engine_.yield();
 }
 
 void Async::count_bytes(BarrierState& state, std::int64_t bytes) const {
@@ -115,7 +126,7 @@ void Async::block_barrier() {
   for (std::size_t w = 0; w < clocks_.size(); ++w) all.join(clocks_[w]);
   for (std::size_t w = 0; w < clocks_.size(); ++w) {
     clocks_[w] = all;
-    clocks_[w].know(int(w), all.of(int(w)) + 1);
+    advance_clock(int(w));
   }
 }
 

@@ -48,16 +48,22 @@ TiledMatrix Async::map_of(const kernels::TensorMap& map, const BoxAt& box, const
   return *known;
 }
 
-void Async::load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at) {
+void Async::load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, unsigned ranks, Site at) {
   enter();
   range_of(to, 1, "tma_load", at);
   const TiledMatrix matrix = map_of(map, box, to, "tma_load", at);
-  start_load({.what = "tma_load",
-              .range = range_of(to, box_bytes(matrix), "tma_load", at),
-              .at = at,
-              .map = matrix,
-              .box = box},
-             barrier);
+  Copy copy{.what = "tma_load",
+            .range = range_of(to, box_bytes(matrix), "tma_load", at),
+            .at = at,
+            .map = matrix,
+            .box = box};
+  if (ranks == 0) return start_load(std::move(copy), barrier, *this);
+  range_of(&barrier, sizeof barrier, "tma_load", at);
+  for (int rank = 0; ranks >> rank != 0; ++rank) {
+    if ((ranks >> rank & 1u) == 0) continue;
+    Async& other = peer(rank, "tma_load", at);
+    other.start_load(copy, *reinterpret_cast<const Barrier*>(same_place(&barrier, other)), *this);
+  }
 }
 
 void Async::load_bytes(void* to, const void* from, std::size_t bytes, Barrier& barrier, Site at) {
@@ -65,25 +71,26 @@ void Async::load_bytes(void* to, const void* from, std::size_t bytes, Barrier& b
   const Range range = linear_range(to, from, bytes, "bulk_load", at);
   start_load(
       {.what = "bulk_load", .range = range, .at = at, .global = static_cast<std::byte*>(const_cast<void*>(from))},
-      barrier);
+      barrier, *this);
 }
 
-void Async::start_load(Copy copy, Barrier& barrier) {
-  BarrierState& state = state_of(barrier, copy.what, copy.at);
+// A copy into this block's memory, which a thread of `from` issues.
+void Async::start_load(Copy copy, const Barrier& barrier, Async& from) {
+  BarrierState& state = state_of(barrier, from, copy.what, copy.at);
   const Range range = copy.range;
-  check(range, true, clock(), copy.what, copy.at);
+  check(range, true, from.clock(), copy.what, copy.at);
   for (const AsyncThread& thread : threads_) {
     for (const Range& written : thread.unfenced) {
-      if (!written.meets(range)) continue;
+      if (!written.meets(range) || copy.is_store_remote()) continue;
       engine_.fail_thread(std::string(copy.what) + " overwrites byte " + text(std::max(written.begin, range.begin)) +
                               ", which was written without a fence_async_shared since",
                           copy.at);
     }
   }
-  const int swizzle = copy.is_linear() ? -1 : int(copy.map.swizzle);
+  const int swizzle = copy.is_linear() || copy.is_store_remote() ? -1 : int(copy.map.swizzle);
   record({range, state.agent, std::uint32_t(state.phase + 1), true, copy.what, copy.at, swizzle});
   poison(range);
-  state.landing.push_back({state.phase, range});
+  state.landing.push_back({state.phase, range, copy.source});
   copy.loads = true;
   copy.thread = index_;
   copy.barrier = int(barrier.word & 0xffffffffu);
@@ -153,9 +160,13 @@ Range Async::linear_range(const void* shared, const void* global, std::size_t by
   return range_of(shared, bytes, what, at);
 }
 
-int Copy::parts() const { return is_linear() ? int((range.end - range.begin) / kPiece) : map.box_rows; }
+int Copy::parts() const {
+  if (is_store_remote()) return 1;
+  return is_linear() ? int((range.end - range.begin) / kPiece) : map.box_rows;
+}
 
 void Async::move_parts(const Copy& copy, int first, int last) {
+  if (copy.is_store_remote()) return;  // its Landing has the bytes
   copy.is_linear() ? move_bytes(copy, first, last) : move_rows(copy, first, last);
 }
 
@@ -316,7 +327,7 @@ void Async::check_turn(const char* what, Site at) {
 // ---- The calls of hopper.h
 
 void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at) {
-  in_kernel("tma_load").async(at).load(to, map, box, barrier, at);
+  in_kernel("tma_load").async(at).load(to, map, box, barrier, 0, at);
 }
 void tma_store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at) {
   in_kernel("tma_store").async(at).store(map, box, from, at);

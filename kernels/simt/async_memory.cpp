@@ -25,9 +25,23 @@ std::size_t swizzled(std::size_t address, kernels::Swizzle swizzle) {
   return address ^ ((address >> 7 & kMasks[int(swizzle)]) << 4);
 }
 
+void Async::advance_clock(int warp) {
+  Clock& clock = clocks_[std::size_t(warp)];
+  clock.know(writes_of(warp), clock.of(writes_of(warp)) + 1);
+  clock.know(past_of(warp), clock.of(past_of(warp)) + 1);
+}
+
 void Async::release(Clock& to) {
   to.join(clock());
-  clock().know(warp_, clock().of(warp_) + 1);
+  advance_clock(warp_);
+}
+
+void Async::release_weakly(Clock& to) {
+  const std::vector<std::uint32_t>& known = clock().known;
+  for (std::size_t agent = 0; agent < known.size(); ++agent) {
+    if (known[agent] != 0 && !cluster_.is_write(int(agent))) to.know(int(agent), known[agent]);
+  }
+  advance_clock(warp_);
 }
 
 unsigned Async::window_address(const void* p) const {
@@ -81,7 +95,7 @@ void Async::will_write(void* to, std::size_t bytes, const char* what, Site at) {
   const Range range = range_of(to, bytes, what, at);
   check_aligned(to, bytes, at);
   check(range, true, clock(), what, at);
-  record({range, warp_, clock().of(warp_), true, what, at});
+  record({range, writes_of(warp_), clock().of(writes_of(warp_)), true, what, at});
   self().unfenced.push_back(range);
 }
 
@@ -91,7 +105,7 @@ void Async::fence() {
   for (const Range& range : self().unfenced) {
     std::copy(shared_ + range.begin, shared_ + range.end, view_.begin() + std::ptrdiff_t(range.begin));
     for (Access& a : pages_[range.begin / kPage]) {
-      if (a.writes && a.agent == warp_ && range.holds(a.range)) a.value = clock().of(warp_);
+      if (a.writes && a.agent == writes_of(warp_) && range.holds(a.range)) a.value = clock().of(writes_of(warp_));
     }
   }
   self().unfenced.clear();
@@ -128,12 +142,17 @@ void Async::check_swizzle(Range range, int swizzle, const char* what, Site at) {
 
 // Threads see NaN from here to the first wait for the copy.
 void Async::poison(Range range) {
+  unpoison_memory(shared_ + range.begin, range.end - range.begin);
   std::fill(shared_ + range.begin, shared_ + range.end, std::byte{0xff});
   poison_memory(shared_ + range.begin, range.end - range.begin);
 }
-void Async::land(Range range) {
+void Async::land(const Landing& landing) {
+  const Range range = landing.range;
   unpoison_memory(shared_ + range.begin, range.end - range.begin);
-  std::copy(view_.begin() + long(range.begin), view_.begin() + long(range.end), shared_ + range.begin);
+  if (landing.bytes.empty())
+    std::copy(view_.begin() + long(range.begin), view_.begin() + long(range.end), shared_ + range.begin);
+  else
+    std::copy(landing.bytes.begin(), landing.bytes.end(), shared_ + range.begin);
 }
 
 void Async::abandon() {

@@ -206,7 +206,7 @@ void Async::issue(Product& product) {
     check_views(range, "wgmma", call.at);
     for (int w = 0; w < 4; ++w) {
       const int warp = index_ / kWarpgroup * 4 + w;
-      record({range, int(clocks_.size()) + warp, std::uint32_t(product.group) + 1, false, "wgmma", call.at});
+      record({range, products_of(warp), std::uint32_t(product.group) + 1, false, "wgmma", call.at});
     }
   };
   if (!call.a_in_registers) reads(call.a, call.a_along_mn, 64, "a");

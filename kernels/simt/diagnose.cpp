@@ -41,8 +41,8 @@ std::string waits(const Thread& thread) { return std::string(thread.what) + ", "
 
 }  // namespace
 
-std::string Engine::kernel_text() const {
-  return "simt: " + std::string(name_) + ": block " + three(blockIdx.x, blockIdx.y, blockIdx.z);
+std::string Engine::kernel_text(const Block& block) const {
+  return "simt: " + std::string(name_) + ": block " + three(block.index.x, block.index.y, block.index.z);
 }
 
 std::string Engine::thread_text(const Thread& thread) const {
@@ -51,19 +51,21 @@ std::string Engine::thread_text(const Thread& thread) const {
 }
 
 void Engine::fail_thread(const std::string& what, Site at) const {
-  throw InternalError(kernel_text() + ": " + thread_text(*running_) + ": " + what + "; at " + site_text(at), at);
+  throw InternalError(kernel_text(*block_) + ": " + thread_text(*running_) + ": " + what + "; at " + site_text(at), at);
 }
 
-void Engine::fail_block(const std::string& what) const { fail<InternalError>(kernel_text(), ": ", what); }
+void Engine::fail_block(const Block& block, const std::string& what) const {
+  fail<InternalError>(kernel_text(block), ": ", what);
+}
 
 // A thread waits in a warp function: what do the other lanes of its mask?
 std::string Engine::stuck_warp(const Thread& thread) const {
   const int index = index_of(thread), base = index / kLanes * kLanes;
   std::string out = thread_text(thread) + " waits in " + waits(thread) + ", with mask " + mask_text(thread.mask);
-  const std::uint32_t exited = thread.mask & warps_[index / kLanes].exited;
+  const std::uint32_t exited = thread.mask & warps_[std::size_t(index / kLanes)].exited;
   if (exited != 0) return out + ", but lanes " + lanes_text(exited) + " have exited";
   for (std::uint32_t left = thread.mask; left != 0; left &= left - 1) {
-    const Thread& other = threads_[base + std::countr_zero(left)];
+    const Thread& other = threads_[std::size_t(base + std::countr_zero(left))];
     if (other.state == Thread::State::in_warp && same(other.at, thread.at) && other.mask == thread.mask &&
         std::string_view(other.what) == thread.what) {
       continue;
@@ -76,9 +78,9 @@ std::string Engine::stuck_warp(const Thread& thread) const {
 }
 
 // "40 threads (thread 0 first) wait in __syncthreads, f.cuh:9, and 24 threads ..."
-std::string Engine::places() const {
+std::string Engine::places(const Block& block) const {
   std::vector<std::pair<const Thread*, int>> places;
-  for (const Thread& thread : threads_) {
+  for (const Thread& thread : threads_of(block)) {
     if (thread.state == Thread::State::exited) continue;
     auto place = places.begin();
     while (place != places.end() && !same(place->first->at, thread.at)) ++place;
@@ -96,22 +98,35 @@ std::string Engine::places() const {
   return out;
 }
 
-std::string Engine::stuck() const {
+std::string Engine::stuck(const Block& block) const {
+  const auto threads = threads_of(block);
   const auto in_async = [](const Thread& thread) { return thread.state == Thread::State::in_async; };
-  if (std::any_of(threads_.begin(), threads_.end(), in_async)) {
-    return "no thread can continue:" + places() + (exited_ != 0 ? "; " + text(exited_) + " have exited" : "") +
-           async_->stuck();
+  if (std::any_of(threads.begin(), threads.end(), in_async)) {
+    return "no thread can continue:" + places(block) +
+           (block.exited != 0 ? "; " + text(block.exited) + " have exited" : "") +
+           (block.async != nullptr ? block.async->stuck() : "");
   }
   const Thread* first_barrier = nullptr;
-  for (const Thread& thread : threads_) {
+  for (const Thread& thread : threads) {
     if (thread.state == Thread::State::in_warp) return stuck_warp(thread);
     if (thread.state == Thread::State::at_barrier && first_barrier == nullptr) first_barrier = &thread;
   }
-  if (exited_ != 0) {
-    return text(exited_) + " threads have exited while " + text(waiting_) + " wait in a barrier, " +
+  if (block.exited != 0) {
+    return text(block.exited) + " threads have exited while " + text(block.waiting) + " wait in a barrier, " +
            thread_text(*first_barrier) + " in " + waits(*first_barrier) + "; every thread of a block must reach it";
   }
-  return "divergent barriers:" + places() + "; all threads of a block must reach the same one";
+  return "divergent barriers:" + places(block) + "; all threads of a block must reach the same one";
+}
+
+// Of each block that has not ended.
+std::string Engine::stuck() const {
+  if (blocks_.size() == 1) return kernel_text(*blocks_[0]) + ": " + stuck(*blocks_[0]);
+  std::string out = kernel_text(*blocks_[0]) + " and its cluster";
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    out += (block->rank == 0 ? ": rank " : "; rank ") + text(block->rank) + ": ";
+    out += block->exited == count_ ? "has ended" : stuck(*block);
+  }
+  return out;
 }
 
 }  // namespace levin::simt

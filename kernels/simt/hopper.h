@@ -30,6 +30,8 @@ struct BoxAt {
   bool of_heads;
 };
 void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at);
+// `ranks`: bit r stands for the block of rank r.
+void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, unsigned ranks, Site at);
 void tma_store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at);
 void bulk_load(void* to, const void* from, unsigned bytes, Barrier& barrier, Site at = Site::current());
 enum class BulkStore : std::uint8_t { overwrite, add_f32 };
@@ -68,6 +70,24 @@ requires(sizeof(T) == 4 || sizeof(T) == 8 ||
   will_store(to, sizeof(T), at);
   *to = value;
 }
+
+// ---- Clusters
+[[nodiscard]] int cluster_rank();
+[[nodiscard]] int cluster_size();
+void cluster_arrive(Site at = Site::current());
+void cluster_arrive_relaxed(Site at = Site::current());
+void cluster_wait(Site at = Site::current());
+// The rank; InternalError where the cluster has no such block.
+[[nodiscard]] int rank_in_cluster(int rank, Site at);
+// `from`, `to` and `barrier` name a place of the own block's memory, which stands for the same place of the other's.
+void load_remote(const void* from, std::size_t bytes, int rank, void* value, Site at);
+void store_remote(void* to, std::size_t bytes, int rank, const void* value, Site at);
+void store_remote_async(void* to, std::size_t bytes, int rank, const void* value, Barrier& barrier, Site at);
+void arrive_remote(Barrier& barrier, int rank, Site at);
+
+// ---- Launches that overlap
+void dependents_may_start();
+void wait_for_prerequisites(Site at = Site::current());
 
 void set_registers(int registers, bool take, Site at);
 void named_barrier(int id, int threads, Site at);

@@ -1,14 +1,8 @@
-// The scheduler: launches, stacks, and which thread of a block runs next.
-//
-// Note [Who runs next]
-// A thread runs until it must wait or ends. Then its own stack asks pick() for the next one and passes straight to it;
-// the launching stack runs again only when none is left, or when one has thrown. Threads that have not begun have no
-// stack: a stack whose thread has ended begins the next, so a kernel without barriers needs one stack for all.
+// Launches, the blocks of a cluster, and stacks.
 #include "kernels/simt/run.h"
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -16,6 +10,7 @@
 
 #include "kernels/simt/async.h"
 #include "kernels/simt/block.h"
+#include "kernels/simt/poison.h"
 #include "levin/error.h"
 
 constinit thread_local uint3 threadIdx = {0, 0, 0};
@@ -34,19 +29,14 @@ std::atomic<std::uint64_t> chosen{0};             // schedule above the seed, so
 std::atomic<std::uint64_t> chosen_completion{0};  // likewise
 constexpr std::uint64_t kSeedMask = (std::uint64_t{1} << kSeedBits) - 1;
 
-// splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+}  // namespace
 
-void check_limits(dim3 blocks, dim3 threads, unsigned shared_bytes, const char* name) {
+void check_limits(const Launch& launch, const char* name) {
   struct Limit {
     const char* what;
     unsigned value, most;
   };
+  const dim3 blocks = launch.blocks, threads = launch.threads, cluster = launch.cluster;
   const Limit limits[] = {{"blocks.x", blocks.x, 2147483647u}, {"blocks.y", blocks.y, 65535u},
                           {"blocks.z", blocks.z, 65535u},      {"threads.x", threads.x, 1024u},
                           {"threads.y", threads.y, 1024u},     {"threads.z", threads.z, 64u}};
@@ -56,18 +46,28 @@ void check_limits(dim3 blocks, dim3 threads, unsigned shared_bytes, const char* 
                       limit.value, ", expected 1 to ", limit.most);
     }
   }
-  const std::uint64_t count = std::uint64_t{threads.x} * threads.y * threads.z;
+  const std::uint64_t count = count_of(threads);
   if (count > kMaxThreads) {
     fail<CudaError>(name, ": invalid configuration argument (cudaErrorInvalidConfiguration): ", count,
                     " threads a block, at most ", kMaxThreads);
   }
-  if (shared_bytes > kMostShared) {
-    fail<CudaError>(name, ": invalid argument (cudaErrorInvalidValue): ", shared_bytes,
+  if (launch.shared_bytes > kMostShared) {
+    fail<CudaError>(name, ": invalid argument (cudaErrorInvalidValue): ", launch.shared_bytes,
                     " bytes of shared memory a block, at most ", kMostShared);
   }
+  const Limit parts[] = {{"x", blocks.x, cluster.x}, {"y", blocks.y, cluster.y}, {"z", blocks.z, cluster.z}};
+  for (const auto& [what, of_grid, of_cluster] : parts) {
+    if (of_cluster == 0 || of_grid % of_cluster != 0) {
+      fail<CudaError>(name, ": cluster misconfiguration (cudaErrorInvalidClusterSize): blocks.", what, " is ", of_grid,
+                      ", expected a multiple of cluster.", what, ", ", of_cluster);
+    }
+  }
+  const std::uint64_t most = launch.large_cluster ? 16 : 8;
+  if (count_of(cluster) > most) {
+    fail<CudaError>(name, ": cluster misconfiguration (cudaErrorInvalidClusterSize): ", count_of(cluster),
+                    " blocks a cluster, at most ", most, launch.large_cluster ? "" : ", or 16 in a large_cluster");
+  }
 }
-
-}  // namespace
 
 void FreeBytes::operator()(void* p) const { std::free(p); }
 
@@ -112,120 +112,230 @@ Engine& in_kernel(const char* what) {
   return *engine;
 }
 
-namespace {
 Engine& engine_of_thread() {
   thread_local Engine own;
   return own;
 }
-}  // namespace
 
 std::uint64_t switches() { return engine_of_thread().switches(); }
 
-void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name) {
+InKernel::InKernel(const char* name) {
   if (engine != nullptr) fail<InternalError>("simt: ", name, ": launched from within a kernel; launch it after that");
-  check_limits(blocks, threads, shared_bytes, name);
-  Engine& own = engine_of_thread();
-  struct Leave {
-    ~Leave() { engine = nullptr; }
-  } leave;
-  engine = &own;
-  own.run(blocks, threads, shared_bytes, body, name);
+}
+InKernel::~InKernel() { engine = nullptr; }
+
+void run_grid(const Launch& launch, Body body, const char* name) {
+  const InKernel in_kernel(name);
+  check_limits(launch, name);
+  engine_of_thread().run(launch, body, name);
 }
 
 // ---- A launch
 
+Block::~Block() = default;
 Engine::Engine() = default;
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (!suspended_) return;
+  enter();
+  discard();
+  free_cluster();
+  engine = nullptr;
+}
 
-void Engine::run(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name) {
-  body_ = &body;
+void Engine::enter() {
+  engine = this;
+  blockDim = launch_.threads;
+  gridDim = launch_.blocks;
+  if (block_ != nullptr) blockIdx = block_->index;
+}
+
+void Engine::prepare(const Launch& launch, Body body, const char* name, const Engine* other) {
+  launch_ = launch;
+  body_ = body;
   name_ = name;
-  shared_bytes_ = shared_bytes;
   const std::uint64_t choice = chosen.load();
   schedule_ = Schedule(choice >> kSeedBits);
   seed_ = choice & kSeedMask;
   completion_ = Completion(chosen_completion.load() >> kSeedBits);
   completion_seed_ = chosen_completion.load() & kSeedMask;
-  blockDim = threads;
-  gridDim = blocks;
-
-  const unsigned count = threads.x * threads.y * threads.z;
-  threads_.resize(count);
-  for (unsigned i = 0; i < count; ++i) {
-    threads_[i].index = {i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y};
+  if (other != nullptr) {
+    schedule_ = other->schedule_;
+    seed_ = other->seed_;
+    completion_ = other->completion_;
+    completion_seed_ = other->completion_seed_;
   }
-  warp_count_ = int((count + kLanes - 1) / kLanes);
+
+  const dim3 threads = launch.threads;
+  const auto of_cluster = std::size_t(count_of(launch.cluster));
+  count_ = int(count_of(threads));
+  warp_count_ = (count_ + kLanes - 1) / kLanes;
+  // Each block of several begins with a warp; lanes that its last warp lacks never run.
+  const int step = of_cluster == 1 ? count_ : warp_count_ * kLanes;
+  threads_.resize(of_cluster * std::size_t(step));
+  warps_in_use_ = int(of_cluster) * warp_count_;
+  if (warps_.size() < std::size_t(warps_in_use_)) warps_.resize(std::size_t(warps_in_use_));
+  while (blocks_.size() < of_cluster) blocks_.push_back(std::make_unique<Block>());
+  blocks_.resize(of_cluster);
+  for (std::size_t rank = 0; rank < of_cluster; ++rank) {
+    Block& block = *blocks_[rank];
+    block.rank = int(rank);
+    block.first_thread = int(rank) * step;
+    block.first_warp = int(rank) * warp_count_;
+    for (int i = 0; i < step; ++i) {
+      Thread& thread = threads_[std::size_t(block.first_thread + i)];
+      const auto n = unsigned(i);
+      thread.index = {n % threads.x, n / threads.x % threads.y, n / threads.x / threads.y};
+      thread.block = &block;
+      thread.worker = nullptr;
+      thread.state = Thread::State::exited;
+    }
+  }
 
   // Blocks have no order in CUDA: here they follow the schedule as well, shuffled by i -> (i * step + first) % total.
-  const std::uint64_t total = std::uint64_t{blocks.x} * blocks.y * blocks.z;
-  std::uint64_t step = 1, first = 0;
+  clusters_ = count_of(launch.blocks) / of_cluster;
+  step_ = 1;
+  first_ = 0;
   if (schedule_ == Schedule::shuffled) {
-    first = mixed(seed_) % total;
-    step = mixed(seed_ + 1) % total;
-    while (step == 0 || std::gcd(step, total) != 1) ++step;
-  }
-  __extension__ using Wide = unsigned __int128;
-  for (std::uint64_t i = 0; i < total; ++i) {
-    const std::uint64_t block =
-        schedule_ == Schedule::descending ? total - 1 - i : std::uint64_t((Wide(i) * step + first) % total);
-    blockIdx = {unsigned(block % blocks.x), unsigned(block / blocks.x % blocks.y),
-                unsigned(block / blocks.x / blocks.y)};
-    random_ = mixed(seed_ ^ mixed(block));
-    run_block();
+    first_ = mixed(seed_) % clusters_;
+    step_ = mixed(seed_ + 1) % clusters_;
+    while (step_ == 0 || std::gcd(step_, clusters_) != 1) ++step_;
   }
 }
 
-void Engine::reset_block() {
-  for (Thread& thread : threads_) {
+void Engine::run(const Launch& launch, Body body, const char* name) {
+  prepare(launch, body, name);
+  for (std::uint64_t turn = 0; turn < clusters_; ++turn) run_cluster(turn);
+}
+
+void Engine::make_cluster(std::uint64_t turn) {
+  enter();
+  __extension__ using Wide = unsigned __int128;
+  const std::uint64_t cluster = schedule_ == Schedule::descending
+                                    ? clusters_ - 1 - turn
+                                    : std::uint64_t((Wide(turn) * step_ + first_) % clusters_);
+  const dim3 of = launch_.cluster;
+  const dim3 grid(launch_.blocks.x / of.x, launch_.blocks.y / of.y, launch_.blocks.z / of.z);  // in clusters
+  const uint3 first = {unsigned(cluster % grid.x) * of.x, unsigned(cluster / grid.x % grid.y) * of.y,
+                       unsigned(cluster / grid.x / grid.y) * of.z};
+  random_ = mixed(seed_ ^ mixed(cluster));
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    const auto rank = unsigned(block->rank);
+    block->index = {first.x + rank % of.x, first.y + rank / of.x % of.y, first.z + rank / of.x / of.y};
+    reset_block(*block);
+  }
+  live_ = count_ * int(blocks_.size());
+  cursor_ = schedule_ == Schedule::descending ? int(threads_.size()) - 1 : 0;
+  favourite_ = blocks_.size() == 1 ? 0 : int(random() % std::uint64_t(warps_in_use_));
+  discarding_ = false;
+  error_ = nullptr;
+  running_ = nullptr;
+  block_ = blocks_[0].get();
+  blockIdx = block_->index;
+  if (blocks_.size() == 1) return;
+  for (const std::unique_ptr<Block>& block : blocks_) make_async(*block);
+}
+
+void Engine::reset_block(Block& block) {
+  for (Thread& thread : threads_of(block)) {
     thread.state = Thread::State::fresh;
     thread.worker = nullptr;
     thread.copies.clear();
     thread.copy_group = 0;
   }
   for (int w = 0; w < warp_count_; ++w) {
-    const int lanes = std::min(kLanes, int(threads_.size()) - w * kLanes);
-    warps_[w].present = lanes == kLanes ? ~0u : (1u << lanes) - 1;
-    warps_[w].ready = warps_[w].present;
-    warps_[w].exited = 0;
-    warps_[w].groups.clear();
+    const int lanes = std::min(kLanes, count_ - w * kLanes);
+    Warp& warp = warps_[std::size_t(block.first_warp + w)];
+    warp.present = lanes == kLanes ? ~0u : (1u << lanes) - 1;
+    warp.ready = warp.present;
+    warp.exited = 0;
+    warp.groups.clear();
   }
-  exited_ = waiting_ = votes_ = 0;
-  divergent_ = discarding_ = false;
-  error_ = nullptr;
-  static_bytes_ = 0;
-  cursor_ = schedule_ == Schedule::descending ? int(threads_.size()) - 1 : 0;
-  favourite_ = 0;
-  running_ = nullptr;
+  block.exited = block.waiting = block.votes = 0;
+  block.divergent = block.has_waited_for_prerequisites = false;
+  block.static_bytes = 0;
+  if (launch_.shared_bytes == 0) return;
+  // All blocks of a cluster have their arrays at the same distance from a multiple of 1024, as addresses of the shared
+  // window are the same in each.
+  const std::size_t shift = blocks_.size() == 1 ? 0 : mixed(seed_) % (kPage / 16) * 16;
+  block.dynamic_memory = nan_filled(shift + launch_.shared_bytes, blocks_.size() == 1 ? 16 : kPage);
+  block.dynamic = static_cast<std::byte*>(block.dynamic_memory.get()) + shift;
+  poison_memory(block.dynamic_memory.get(), shift);
 }
 
-void Engine::run_block() {
-  reset_block();
-  struct Free {  // shared arrays end with the block, also when it throws
+// Shared arrays end with the cluster, also when a thread has thrown.
+void Engine::free_cluster() {
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    block->async.reset();
+    block->shared.clear();
+    block->dynamic_memory.reset();
+    block->dynamic = nullptr;
+  }
+  cluster_.reset();
+  held_.clear();
+  holds_ = suspended_ = false;
+}
+
+void Engine::resume(Thread* next) {
+  go(launcher_, next);
+  if (error_ == nullptr) return;
+  discard();
+  std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Engine::run_cluster(std::uint64_t turn) {
+  struct Free {
+    Engine& e;
+    ~Free() { e.free_cluster(); }
+  } free{*this};
+  make_cluster(turn);
+  resume(pick());
+  end_cluster();
+}
+
+void Engine::begin_cluster(std::uint64_t turn) {
+  struct Free {
     Engine& e;
     ~Free() {
-      e.async_.reset();
-      e.shared_.clear();
-      e.dynamic_.reset();
+      if (!e.suspended_) e.free_cluster();
     }
   } free{*this};
-  if (shared_bytes_ != 0) dynamic_ = nan_filled(shared_bytes_, 16);
-  go(launcher_, pick());
-  if (error_ != nullptr) {
-    discard();
-    std::rethrow_exception(std::exchange(error_, nullptr));
-  }
-  if (exited_ != int(threads_.size())) {
+  holds_ = true;
+  make_cluster(turn);
+  resume(pick());
+  suspended_ = !held_.empty();
+  if (!suspended_) end_cluster();
+}
+
+void Engine::finish_cluster() {
+  if (!suspended_) return;
+  struct Free {
+    Engine& e;
+    ~Free() { e.free_cluster(); }
+  } free{*this};
+  enter();
+  holds_ = suspended_ = false;
+  for (Thread* const thread : std::exchange(held_, {})) ready(*thread);
+  resume(next_thread());
+  end_cluster();
+}
+
+void Engine::end_cluster() {
+  if (live_ != 0) {
     const std::string why = stuck();
     discard();
-    fail<InternalError>(kernel_text(), ": ", why);
+    fail<InternalError>(why);
   }
-  if (async_ != nullptr) async_->block_ends();
+  if (cluster_ == nullptr) return;
+  if (blocks_.size() == 1) return blocks_[0]->async->block_ends();
+  while (complete_when_idle()) {}
 }
 
 // Unwinds every thread that has begun and not ended, so that its stack is free and what it holds is released.
 void Engine::discard() {
   discarding_ = true;
-  if (async_ != nullptr) async_->abandon();
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    if (block->async != nullptr) block->async->abandon();
+  }
   for (Thread& thread : threads_) {
     if (thread.worker != nullptr) go(launcher_, &thread);
   }
@@ -248,18 +358,19 @@ void Engine::work(Worker& self) {
     Thread& thread = *running_;
     try {
       (*body_)();
-      if (async_ != nullptr) async_->thread_ends();
+      thread_ends();
     } catch (const Discarded&) {
     } catch (...) {
-      if (async_ != nullptr) async_->abandon();  // before other threads run on this stack
+      for (const std::unique_ptr<Block>& block : blocks_) {
+        if (block->async != nullptr) block->async->abandon();  // before other threads run on this stack
+      }
       if (error_ == nullptr) error_ = std::current_exception();
     }
     exit(thread);
     Thread* const next = error_ != nullptr || discarding_ ? nullptr : next_thread();
     if (next != nullptr && next->worker == nullptr) {
       next->worker = &self;
-      running_ = next;
-      threadIdx = next->index;
+      enter_thread(*next);
       continue;
     }
     idle_.push_back(&self);
@@ -267,12 +378,34 @@ void Engine::work(Worker& self) {
   }
 }
 
+void Engine::thread_ends() {
+  Block& block = *block_;
+  if (block.async != nullptr) block.async->thread_ends();
+  if (block.exited + 1 != count_) return;
+  if (launch_.follows && !block.has_waited_for_prerequisites) {
+    fail_block(block,
+               "the block ends without wait_for_prerequisites, in a launch that may begin before the work ahead of it");
+  }
+  if (blocks_.size() > 1) block.async->leave_cluster();
+}
+
 void Engine::exit(Thread& thread) {
   const int index = index_of(thread);
   thread.state = Thread::State::exited;
   thread.worker = nullptr;
-  ++exited_;
-  warps_[index / kLanes].exited |= 1u << index % kLanes;
+  --live_;
+  ++thread.block->exited;
+  warps_[std::size_t(index / kLanes)].exited |= 1u << index % kLanes;
+  if (cluster_ != nullptr && !discarding_ && error_ == nullptr)
+    thread.block->async->thread_exits(index - thread.block->first_thread);
+}
+
+void Engine::enter_thread(Thread& thread) {
+  running_ = &thread;
+  threadIdx = thread.index;
+  if (thread.block == block_) return;
+  block_ = thread.block;
+  blockIdx = block_->index;
 }
 
 void Engine::go(Fiber& from, Thread* next) {
@@ -285,8 +418,7 @@ void Engine::go(Fiber& from, Thread* next) {
       next->worker = idle_.back();
       idle_.pop_back();
     }
-    running_ = next;
-    threadIdx = next->index;
+    enter_thread(*next);
   }
   ++switches_;
   from.switch_to(next != nullptr ? next->worker->fiber : launcher_);
@@ -297,110 +429,6 @@ void Engine::wait() {
   Thread* const next = next_thread();
   if (next != &self) go(self.worker->fiber, next);
   if (discarding_) throw Discarded{};
-}
-
-// ---- Waits for what is under way
-
-Async& Engine::async(Site at) {
-  if (async_ == nullptr) {
-    if (dynamic_ == nullptr) fail_thread("needs LEVIN_SHARED_DYNAMIC memory; the launch gives no bytes of it", at);
-    async_ = std::make_unique<Async>(*this, static_cast<std::byte*>(dynamic_.get()), shared_bytes_,
-                                     int(threads_.size()), completion_, mixed(completion_seed_ ^ random_));
-  }
-  return *async_;
-}
-
-void Engine::park(const char* what, Site at) {
-  running_->state = Thread::State::in_async;
-  running_->what = what;
-  running_->at = at;
-  wait();
-}
-
-void Engine::yield() {
-  ready(*running_);
-  if (schedule_ == Schedule::greedy_warp) favourite_ = int(random() % std::uint64_t(warp_count_));
-  wait();
-}
-
-int Engine::elected() const {
-  const bool last = schedule_ == Schedule::descending || (schedule_ != Schedule::ascending && mixed(seed_) % 2 != 0);
-  return last ? kLanes - 1 : 0;
-}
-
-Thread* Engine::next_thread() {
-  if (async_ == nullptr) return pick();
-  try {
-    async_->at_switch();
-    Thread* next = pick();
-    while (next == nullptr && async_->complete_when_idle()) next = pick();
-    return next;
-  } catch (...) {  // of the block: its threads are unwound by run_block
-    if (error_ == nullptr) error_ = std::current_exception();
-    return nullptr;
-  }
-}
-
-// ---- The schedule
-
-void Engine::ready(Thread& thread) {
-  const int index = index_of(thread);
-  thread.state = Thread::State::ready;
-  warps_[index / kLanes].ready |= 1u << index % kLanes;
-}
-
-std::uint64_t Engine::random() { return mixed(random_++); }
-
-Thread* Engine::take(int warp, int lane) {
-  warps_[warp].ready &= ~(1u << lane);
-  return &threads_[warp * kLanes + lane];
-}
-
-Thread* Engine::pick() {
-  const int count = int(threads_.size());
-  const auto from_bit = [](int lane) { return ~0u << lane; };
-  // The first that is ready from `start` upwards, or from 0 when there is none.
-  const auto upwards = [&](int start) -> Thread* {
-    const int warp = start / kLanes;
-    for (int i = 0; i <= warp_count_; ++i) {
-      const int w = (warp + i) % warp_count_;
-      std::uint32_t bits = warps_[w].ready;
-      if (i == 0) bits &= from_bit(start % kLanes);
-      if (bits != 0) return take(w, std::countr_zero(bits));
-    }
-    return nullptr;
-  };
-  switch (schedule_) {
-    case Schedule::ascending: {
-      Thread* const next = upwards(cursor_);
-      if (next != nullptr) cursor_ = (index_of(*next) + 1) % count;
-      return next;
-    }
-    case Schedule::descending: {
-      const int warp = cursor_ / kLanes;
-      for (int i = 0; i <= warp_count_; ++i) {
-        const int w = (warp - i + 2 * warp_count_) % warp_count_;
-        std::uint32_t bits = warps_[w].ready;
-        if (i == 0) bits &= ~0u >> (kLanes - 1 - cursor_ % kLanes);
-        if (bits == 0) continue;
-        const int lane = kLanes - 1 - std::countl_zero(bits);
-        cursor_ = (w * kLanes + lane + count - 1) % count;
-        return take(w, lane);
-      }
-      return nullptr;
-    }
-    case Schedule::shuffled: return upwards(int(random() % std::uint64_t(count)));
-    case Schedule::greedy_warp: {
-      for (int i = 0; i < warp_count_; ++i) {
-        const int w = (favourite_ + i) % warp_count_;
-        if (warps_[w].ready == 0) continue;
-        favourite_ = w;
-        return take(w, std::countr_zero(warps_[w].ready));
-      }
-      return nullptr;
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace levin::simt

@@ -11,36 +11,44 @@ namespace levin::simt {
 
 int Engine::barrier(Vote vote, int predicate, const char* what, Site at) {
   Thread& self = *running_;
+  Block& block = *block_;
   self.state = Thread::State::at_barrier;
   self.what = what;
   self.at = at;
-  if (waiting_++ == 0) {
-    votes_ = 0;
-    divergent_ = false;
-    barrier_at_ = at;
+  if (block.waiting++ == 0) {
+    block.votes = 0;
+    block.divergent = false;
+    block.barrier_at = at;
   }
-  votes_ += predicate != 0 ? 1 : 0;
-  divergent_ = divergent_ || !same(at, barrier_at_);
-  const int count = int(threads_.size());
-  if (waiting_ == count && !divergent_) {
-    waiting_ = 0;
-    result_ = vote == Vote::all ? int(votes_ == count) : vote == Vote::any ? int(votes_ != 0) : votes_;
-    for (Thread& thread : threads_) ready(thread);
-    if (async_ != nullptr) async_->block_barrier();
+  block.votes += predicate != 0 ? 1 : 0;
+  block.divergent = block.divergent || !same(at, block.barrier_at);
+  if (block.waiting == count_ && !block.divergent) {
+    block.waiting = 0;
+    block.result = vote == Vote::all   ? int(block.votes == count_)
+                   : vote == Vote::any ? int(block.votes != 0)
+                                       : block.votes;
+    for (Thread& thread : threads_of(block)) ready(thread);
+    if (block.async != nullptr) block.async->block_barrier();
     // Greedy resumes a warp other than the first: then an early write of the first warp and one of another each
     // meet a warp that has yet to read. With two warps there is only one or the other.
     if (warp_count_ >= 2) {
-      favourite_ = int(warp_count_ == 2 ? random() % 2 : 1 + random() % std::uint64_t(warp_count_ - 1));
+      favourite_ =
+          block.first_warp + int(warp_count_ == 2 ? random() % 2 : 1 + random() % std::uint64_t(warp_count_ - 1));
     }
   }
   wait();
-  return result_;
+  return block.result;
+}
+
+std::uint32_t Engine::lanes_left() const {
+  const Warp& warp = warps_[std::size_t(index_of(*running_) / kLanes)];
+  return warp.present & ~warp.exited;
 }
 
 std::uint64_t Engine::warp_collective(std::uint32_t mask, const char* what, Site at, LaneInput in, WarpFunction f) {
   Thread& self = *running_;
   const int index = index_of(self), base = index / kLanes * kLanes, lane = index % kLanes;
-  Warp& warp = warps_[index / kLanes];
+  Warp& warp = warps_[std::size_t(index / kLanes)];
   const auto refuse = [&](const std::string& why) {
     fail_thread(std::string(what) + " with mask " + mask_text(mask) + " " + why, at);
   };
@@ -72,11 +80,11 @@ std::uint64_t Engine::warp_collective(std::uint32_t mask, const char* what, Site
   std::uint64_t out[kLanes] = {};
   for (std::uint32_t left = mask; left != 0; left &= left - 1) {
     const int l = std::countr_zero(left);
-    all[l] = threads_[base + l].in;
+    all[l] = threads_[std::size_t(base + l)].in;
   }
   f(all, out, mask);
   for (std::uint32_t left = mask & ~(1u << lane); left != 0; left &= left - 1) {
-    Thread& thread = threads_[base + std::countr_zero(left)];
+    Thread& thread = threads_[std::size_t(base + std::countr_zero(left))];
     thread.out = out[index_of(thread) % kLanes];
     ready(thread);
   }
@@ -84,23 +92,24 @@ std::uint64_t Engine::warp_collective(std::uint32_t mask, const char* what, Site
 }
 
 void* Engine::shared_array(const void* key, std::size_t bytes, std::size_t alignment) {
-  for (const SharedArray& array : shared_) {
+  for (const SharedArray& array : block_->shared) {
     if (array.key == key) return array.data.get();
   }
-  static_bytes_ += bytes;
+  block_->static_bytes += bytes;
   constexpr std::size_t kMostStatic = 48 * 1024;
-  if (static_bytes_ > kMostStatic) {
-    fail_thread("LEVIN_SHARED arrays of " + text(static_bytes_) + " bytes, at most " + text(kMostStatic) +
+  if (block_->static_bytes > kMostStatic) {
+    fail_thread("LEVIN_SHARED arrays of " + text(block_->static_bytes) + " bytes, at most " + text(kMostStatic) +
                     "; use LEVIN_SHARED_DYNAMIC",
                 Site::current());
   }
-  if (static_bytes_ + shared_bytes_ > kMostShared) {
-    fail_thread("LEVIN_SHARED arrays of " + text(static_bytes_) + " bytes beside " + text(std::size_t{shared_bytes_}) +
-                    " dynamic ones, at most " + text(kMostShared) + " together",
+  if (block_->static_bytes + launch_.shared_bytes > kMostShared) {
+    fail_thread("LEVIN_SHARED arrays of " + text(block_->static_bytes) + " bytes beside " +
+                    text(std::size_t{launch_.shared_bytes}) + " dynamic ones, at most " + text(kMostShared) +
+                    " together",
                 Site::current());
   }
-  shared_.push_back({key, nan_filled(bytes, alignment)});
-  return shared_.back().data.get();
+  block_->shared.push_back({key, nan_filled(bytes, alignment)});
+  return block_->shared.back().data.get();
 }
 
 // ---- The calls of simt.h

@@ -9,6 +9,7 @@
 #include <string>
 #if defined(LEVIN_SIMT)
 #include <functional>
+#include <memory>
 #endif
 
 #include "levin/op_info.h"
@@ -123,6 +124,20 @@ void free_graph(Device device, void* graph) noexcept;
 // with the place.
 void enqueue(Stream stream, std::function<void()> work,
              const std::source_location& where = std::source_location::current());
+
+// Work of which a part may run before the work ahead of it; Note [Work put off] in runtime_simt.cpp.
+class TwoParts {
+ public:
+  virtual ~TwoParts() = default;
+  virtual void begin() = 0;   // at most once, before finish
+  virtual void finish() = 0;  // all that begin() has not done
+};
+// The work is made when its turn comes. `follows`: it begins before work put off ahead of it.
+struct PutOff {
+  std::function<std::unique_ptr<TwoParts>()> make;
+  bool follows;
+};
+void enqueue(Stream stream, PutOff work, const std::source_location& where);
 #endif
 
 }  // namespace runtime

@@ -1,11 +1,14 @@
 // The simt device: host memory between red zones; a default stream that does its work when the work is enqueued;
 // further streams that do it later; graphs as lists of closures.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -69,7 +72,17 @@ bool intact(std::byte* zone, std::size_t bytes) {
 //
 // A stream in capture keeps work of every thread as the graph; a wait for it breaks the recording, as on CUDA. A stream
 // that waits for an event of a recorded stream joins the recording and, unlike on CUDA, need not be joined again.
-using Work = std::vector<std::function<void()>>;
+//
+// Note [Work put off]
+//
+// A launch that others may overlap, or that overlaps others (Grid::overlap), is put off when its turn comes: it runs
+// when the queue's next work does, when the host waits, or when memory is released. If the next work follows it, the
+// first part of that runs before. An error of work that was put off comes from the call that runs it.
+struct Piece {
+  std::function<void()> run{};
+  PutOff put_off{};  // when there is no `run`
+};
+using Work = std::vector<Piece>;
 struct Queue;
 struct Recording {
   Work work{};
@@ -79,8 +92,11 @@ struct Recording {
 };
 struct Queue {
   bool later;
-  std::deque<std::function<void()>> work{};
+  std::deque<Piece> work{};
   std::shared_ptr<Recording> recording{};
+  std::atomic<bool> has_put_off{false};
+  std::unique_ptr<TwoParts> put_off{};
+  std::exception_ptr failed{};  // of work put off that a release has run
 };
 Queue& queue(Stream stream) { return *static_cast<Queue*>(stream.handle()); }
 
@@ -89,11 +105,44 @@ std::recursive_mutex& order() {
   static auto* mutex = new std::recursive_mutex;
   return *mutex;
 }
+// Queues with work put off.
+std::vector<Queue*>& waiting_queues() {
+  static auto* queues = new std::vector<Queue*>;
+  return *queues;
+}
+std::unique_ptr<TwoParts> take_put_off(Queue& q) {
+  const std::lock_guard lock(order());
+  std::erase(waiting_queues(), &q);
+  q.has_put_off = false;
+  return std::move(q.put_off);
+}
+void put_off(Queue& q, std::unique_ptr<TwoParts> work) {
+  const std::lock_guard lock(order());
+  q.put_off = std::move(work);
+  q.has_put_off = true;
+  waiting_queues().push_back(&q);
+}
+void finish_put_off(Queue& q) {
+  if (!q.has_put_off) [[likely]]
+    return;
+  if (const std::unique_ptr<TwoParts> ahead = take_put_off(q)) ahead->finish();
+  if (q.failed) std::rethrow_exception(std::exchange(q.failed, nullptr));
+}
+void run_piece(Queue& q, const Piece& piece) {
+  if (piece.run) {
+    finish_put_off(q);
+    return piece.run();
+  }
+  std::unique_ptr<TwoParts> next = piece.put_off.make();
+  if (piece.put_off.follows && q.has_put_off) next->begin();
+  finish_put_off(q);
+  put_off(q, std::move(next));
+}
 bool run_next(Queue& q) {
   if (q.work.empty()) return false;
-  const std::function<void()> next = std::move(q.work.front());
+  const Piece next = std::move(q.work.front());
   q.work.pop_front();
-  next();
+  run_piece(q, next);
   return true;
 }
 
@@ -121,16 +170,35 @@ void run_to(Point& p) {
 void refuse_recorded(const Point& p) {
   if (p.recording) fail<CaptureError>("simt: an event of a recording has no time and can not be asked");
 }
-void run_in(Queue& q, std::function<void()> work) {
+void run_in(Queue& q, Piece piece) {
   {
     const std::lock_guard lock(order());
     if (const auto& r = q.recording) {
       if (r->broken) fail_broken(*r);
-      return r->work.push_back(std::move(work));
+      return r->work.push_back(std::move(piece));
     }
-    if (q.later) return q.work.push_back(std::move(work));
+    if (q.later) return q.work.push_back(std::move(piece));
   }
-  work();
+  run_piece(q, piece);
+}
+// Memory is about to be released that work put off on a default stream may use.
+void finish_before_release() noexcept {
+  std::vector<Queue*> queues;
+  {
+    const std::lock_guard lock(order());
+    if (waiting_queues().empty()) [[likely]]
+      return;
+    std::copy_if(waiting_queues().begin(), waiting_queues().end(), std::back_inserter(queues),
+                 [](const Queue* q) { return !q->later; });
+  }
+  for (Queue* const q : queues) {
+    try {
+      finish_put_off(*q);
+    } catch (...) {
+      q->failed = std::current_exception();
+      q->has_put_off = true;
+    }
+  }
 }
 void end(Recording& r) {
   for (Queue* const q : std::exchange(r.joined, {})) q->recording = nullptr;
@@ -157,6 +225,7 @@ std::byte* allocate(Device, std::size_t bytes) {
 }
 
 void release(Device, std::byte* block, std::size_t bytes) noexcept {
+  finish_before_release();
   const std::size_t tail = rounded(bytes) - bytes + kRedZone;
   const bool front = intact(block - kRedZone, kRedZone), back = intact(block + bytes, tail);
   if (!front || !back) overrun_block = bytes + 1;
@@ -178,7 +247,12 @@ void release_pinned(std::byte* block, std::size_t) noexcept { std::free(block); 
 
 void enqueue(Stream stream, std::function<void()> work, const std::source_location& where) {
   if (LaunchLedger* const ledger = LaunchLedger::of_thread()) work = ledger->entered(where, std::move(work));
-  run_in(queue(stream), std::move(work));
+  run_in(queue(stream), {.run = std::move(work)});
+}
+void enqueue(Stream stream, PutOff work, const std::source_location& where) {
+  if (LaunchLedger::of_thread() == nullptr) return run_in(queue(stream), {.put_off = std::move(work)});
+  const auto at_once = [make = std::move(work.make)] { make()->finish(); };  // a ledger enters what it has run
+  enqueue(stream, std::function<void()>(at_once), where);
 }
 
 void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream) {
@@ -198,7 +272,11 @@ void set_words(std::uint64_t* to, const Words& words, Stream stream) {
 }
 
 void* make_stream(Device, std::uint32_t index) { return new Queue{.later = index != 0}; }
-void free_stream(Device, void* stream) noexcept { delete static_cast<Queue*>(stream); }
+void free_stream(Device, void* stream) noexcept {
+  auto* const q = static_cast<Queue*>(stream);
+  (void)take_put_off(*q);
+  delete q;
+}
 
 void wait(Stream stream, void* event) {
   Queue& q = queue(stream);
@@ -214,7 +292,7 @@ void wait(Stream stream, void* event) {
   }
   if (p->recording || p->passed) return;
   if (q.later)
-    q.work.push_back([p] { run_to(*p); });
+    q.work.push_back({.run = [p] { run_to(*p); }});
   else
     run_to(*p);
 }
@@ -225,6 +303,7 @@ void synchronize(Stream stream) {
     const std::lock_guard lock(order());
     if (q.recording) break_recording(*q.recording, "the host waits for");
     while (run_next(q)) continue;
+    finish_put_off(q);
   }
   if (const std::size_t bytes = overrun_block.exchange(0)) {
     fail<InternalError>("simt: a kernel wrote outside a tensor of ", bytes - 1,
@@ -243,10 +322,11 @@ void record(void* event, Stream stream) {
     static_cast<HostEvent*>(event)->newest = p;
     if (p->recording) return;
   }
-  run_in(queue(stream), [p] {
+  const auto pass = [p] {
     p->at = std::chrono::steady_clock::now();
     p->passed = true;
-  });
+  };
+  run_in(queue(stream), {.run = pass});
 }
 bool done(Device, void* event) {
   const std::lock_guard lock(order());
@@ -286,7 +366,7 @@ Recorded end_capture(Stream stream) {
   return {new Work(std::move(r->work)), nodes};
 }
 void replay(void* graph, Stream stream) {
-  for (const std::function<void()>& work : *static_cast<Work*>(graph)) run_in(queue(stream), work);
+  for (const Piece& piece : *static_cast<Work*>(graph)) run_in(queue(stream), piece);
 }
 void free_graph(Device, void* graph) noexcept { delete static_cast<Work*>(graph); }
 

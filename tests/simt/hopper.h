@@ -2,8 +2,12 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <climits>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -77,6 +81,26 @@ void fill_integers(Aligned<T>& a, std::uint32_t seed) {
     seed = seed * 1664525u + 1013904223u;
     a[i] = T(float(int(seed >> 24) % 9 - 4));
   }
+}
+
+// What this program's test `name` prints when it is to plant a bug, for bugs that AddressSanitizer reports: it ends the
+// process. In the child planted_in_child() is the bug's number; elsewhere null.
+struct Child {
+  bool ended_well;
+  std::string output;
+};
+inline const char* planted_in_child() { return std::getenv("LEVIN_SIMT_PLANTED"); }
+inline Child child_with(int bug, const std::string& name) {
+  char self[PATH_MAX] = {};
+  REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  const std::string command =
+      "LEVIN_SIMT_PLANTED=" + std::to_string(bug) + " '" + std::string(self) + "' --filter '" + name + "' 2>&1";
+  FILE* const child = popen(command.c_str(), "r");
+  REQUIRE(child != nullptr);
+  std::string output;
+  char part[4096];
+  while (const std::size_t n = fread(part, 1, sizeof part, child)) output.append(part, n);
+  return {pclose(child) == 0, output};
 }
 
 }  // namespace levin::test

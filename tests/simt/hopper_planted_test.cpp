@@ -1,10 +1,7 @@
 // Kernels of TMA, mbarrier and wgmma with a bug planted: the shim must catch each, in every order.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <cstdio>
 #include <cstdlib>
 
 #include "kernels/device/hardware_math.cuh"
@@ -363,24 +360,6 @@ bool ends_process(Bug bug) {
   return levin::test::kAddressSanitizer &&
          std::count(std::begin(kTouchesAccumulator), std::end(kTouchesAccumulator), bug) != 0;
 }
-// What this program's test `name` prints when the environment names a bug.
-struct Child {
-  bool ended_well;
-  std::string output;
-};
-Child child_with(Bug bug, const std::string& name) {
-  char self[PATH_MAX] = {};
-  REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-  const std::string command =
-      "LEVIN_SIMT_PLANTED=" + std::to_string(int(bug)) + " '" + std::string(self) + "' --filter '" + name + "' 2>&1";
-  FILE* const child = popen(command.c_str(), "r");
-  REQUIRE(child != nullptr);
-  std::string output;
-  char part[4096];
-  while (const std::size_t n = fread(part, 1, sizeof part, child)) output.append(part, n);
-  return {pclose(child) == 0, output};
-}
-
 }  // namespace
 
 TEST_CASE("simt: a pipeline of TMA, mbarrier and wgmma is right in every schedule and order of completion") {
@@ -425,15 +404,15 @@ TEST_CASE(
 }
 
 TEST_CASE("simt: an accumulator that is touched before its wait is reported by AddressSanitizer") {
-  if (const char* const bug = std::getenv("LEVIN_SIMT_PLANTED")) {  // the child process below
+  if (const char* const bug = levin::test::planted_in_child()) {
     Run run;
     run.launch_with(Bug(std::atoi(bug)));
     return;
   }
   if (!levin::test::kAddressSanitizer) return levin::test::skip("needs -Db_sanitize=address");
   for (const Bug bug : kTouchesAccumulator) {
-    const Child child =
-        child_with(bug, "simt: an accumulator that is touched before its wait is reported by AddressSanitizer");
+    const levin::test::Child child = levin::test::child_with(
+        int(bug), "simt: an accumulator that is touched before its wait is reported by AddressSanitizer");
     CHECK(!child.ended_well);
     INFO(child.output);
     CHECK(has(child.output, "use-after-poison"));

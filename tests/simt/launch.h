@@ -32,6 +32,12 @@ void launch(void (*kernel)(P...), dim3 blocks, dim3 threads, unsigned shared, A.
   simt::run_grid(blocks, threads, shared, body, "test");
 }
 
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const simt::Launch& how, A... args) {
+  const auto body = [&] { kernel(args...); };
+  simt::run_grid(how, body, "test");
+}
+
 // Calls f(schedule, seed) under each schedule; three seeds for those that use one.
 template <class F>
 void on_every_schedule(F f) {
