@@ -10,15 +10,27 @@
 #include <utility>
 
 #include "kernels/device/language.h"
+#if defined(LEVIN_SIMT)
+#include "kernels/simt/overlap.h"
+#endif
 #include "levin/stream.h"
 #include "tensor/device/runtime.h"
 #include "tensor/device/tickets.h"
 
 namespace levin::kernels {
 
+// A launch that `follows` may begin before the launch ahead of it in the stream has ended, up to its
+// wait_for_prerequisites (kernels/device/cluster.cuh): programmatic dependent launch. The launch ahead `leads`, or
+// itself follows. On a GPU a launch that leads is an ordinary one. On simt both run when the stream's next work does:
+// Note [Work put off] in tensor/device/runtime_simt.cpp.
+enum class Overlap : std::uint8_t { none, leads, follows };
+
 struct Grid {
   dim3 blocks{1, 1, 1}, threads{1, 1, 1};
-  unsigned shared = 0;  // bytes of LEVIN_SHARED_DYNAMIC
+  unsigned shared = 0;         // bytes of LEVIN_SHARED_DYNAMIC
+  dim3 cluster{1, 1, 1};       // blocks of a cluster, at most 8; the grid is a multiple of it
+  bool large_cluster = false;  // at most 16, which not every GPU of a kind can place
+  Overlap overlap = Overlap::none;
 };
 
 // A grid and the line that launches it, for messages.
@@ -49,12 +61,26 @@ struct Gpu {
     const Grid& grid = to.grid;
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
 #if defined(LEVIN_SIMT)
-    const auto run = [kernel, to, ... a = static_cast<P>(args)] {
-      const auto thread = [&] { kernel(a...); };
-      const std::string name = levin::detail::place_of(to.where);
-      simt::run_grid(to.grid.blocks, to.grid.threads, to.grid.shared, simt::Body(thread), name.c_str());
-    };
-    levin::detail::runtime::enqueue(stream, run, to.where);
+    const simt::Launch launch{.blocks = grid.blocks,
+                              .threads = grid.threads,
+                              .shared_bytes = grid.shared,
+                              .cluster = grid.cluster,
+                              .large_cluster = grid.large_cluster,
+                              .follows = grid.overlap == Overlap::follows};
+    if (grid.overlap == Overlap::none) {
+      const auto run = [kernel, launch, where = to.where, ... a = static_cast<P>(args)] {
+        const auto thread = [&] { kernel(a...); };
+        const std::string name = levin::detail::place_of(where);
+        simt::run_grid(launch, simt::Body(thread), name.c_str());
+      };
+      levin::detail::runtime::enqueue(stream, run, to.where);
+    } else {
+      const auto make = [kernel, launch, where = to.where, ... a = static_cast<P>(args)] {
+        const auto thread = [=] { kernel(a...); };
+        return std::make_unique<simt::OverlappingGrid>(launch, thread, levin::detail::place_of(where));
+      };
+      levin::detail::runtime::enqueue(stream, {.make = make, .follows = launch.follows}, to.where);
+    }
 #else
     pass(kernel, grid, static_cast<P>(args)...);
 #endif

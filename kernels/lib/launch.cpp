@@ -36,6 +36,26 @@ cudaError_t allow_shared(const void* kernel, int device) {
   return code;
 }
 
+// What a launch asks for beside its sizes.
+struct Attributes {
+  cudaLaunchAttribute at[2] = {};
+  unsigned count = 0;
+};
+Attributes attributes_of(const Grid& grid) {
+  Attributes list;
+  if (grid.cluster.x * grid.cluster.y * grid.cluster.z > 1) {
+    cudaLaunchAttribute& cluster = list.at[list.count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {grid.cluster.x, grid.cluster.y, grid.cluster.z};
+  }
+  if (grid.overlap == Overlap::follows) {
+    cudaLaunchAttribute& follows = list.at[list.count++];
+    follows.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    follows.val.programmaticStreamSerializationAllowed = 1;
+  }
+  return list;
+}
+
 }  // namespace
 
 void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Stream stream) {
@@ -44,9 +64,19 @@ void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Strea
   (void)cudaGetDevice(&before);
   if (before != device) (void)cudaSetDevice(device);
   cudaError_t code = grid.shared > 0 ? allow_shared(kernel, device) : cudaSuccess;
+  if (code == cudaSuccess && grid.large_cluster)
+    code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (code == cudaSuccess) {
-    code = cudaLaunchKernel(kernel, grid.blocks, grid.threads, arguments, grid.shared,
-                            static_cast<cudaStream_t>(stream.handle()));
+    Attributes attributes = attributes_of(grid);
+    const auto queue = static_cast<cudaStream_t>(stream.handle());
+    const cudaLaunchConfig_t config{.gridDim = grid.blocks,
+                                    .blockDim = grid.threads,
+                                    .dynamicSmemBytes = grid.shared,
+                                    .stream = queue,
+                                    .attrs = attributes.at,
+                                    .numAttrs = attributes.count};
+    code = attributes.count == 0 ? cudaLaunchKernel(kernel, grid.blocks, grid.threads, arguments, grid.shared, queue)
+                                 : cudaLaunchKernelExC(&config, kernel, arguments);
   }
   if (before != device) (void)cudaSetDevice(before);
   if (code == cudaSuccess) [[likely]]
