@@ -1,6 +1,7 @@
 // Instructions of compute capability 9.0a, by PTX: barriers that count arrivals and bytes (mbarrier), tiles that travel
 // without threads (TMA), and products of a warpgroup (wgmma). The host compiler gets the same from
 // kernels/simt/hopper.h, whose README says what the shim checks. Files that use this are compiled for sm_90a alone.
+// cluster.cuh has what blocks of a cluster do together.
 //
 //   Barrier             an mbarrier in shared memory. init(n): each phase takes n arrivals. arrive(); arrive_expect(b):
 //       b more bytes belong to the phase, and one arrival. wait(k) returns when phase k = 0, 1, .. is complete; only

@@ -119,12 +119,6 @@ void free_graph(Device device, void* graph) noexcept;
 
 [[nodiscard]] FaultSlot* faults(Device device);
 
-#if defined(LEVIN_SIMT)
-// Runs the work now, or later on a further stream, or keeps it while the stream is recorded. A LaunchLedger enters it
-// with the place.
-void enqueue(Stream stream, std::function<void()> work,
-             const std::source_location& where = std::source_location::current());
-
 // Work of which a part may run before the work ahead of it; Note [Work put off] in runtime_simt.cpp.
 class TwoParts {
  public:
@@ -132,6 +126,12 @@ class TwoParts {
   virtual void begin() = 0;   // at most once, before finish
   virtual void finish() = 0;  // all that begin() has not done
 };
+#if defined(LEVIN_SIMT)
+// Runs the work now, or later on a further stream, or keeps it while the stream is recorded. A LaunchLedger enters it
+// with the place.
+void enqueue(Stream stream, std::function<void()> work,
+             const std::source_location& where = std::source_location::current());
+
 // The work is made when its turn comes. `follows`: it begins before work put off ahead of it.
 struct PutOff {
   std::function<std::unique_ptr<TwoParts>()> make;

@@ -236,6 +236,7 @@ TEST_CASE(
       {"kernels/device/mma.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", ""},
       {"kernels/device/hardware_math.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", ""},
       {"kernels/device/hopper.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", ""},
+      {"kernels/device/cluster.cuh", "__device__ void f() { asm(\"griddepcontrol.wait;\"); }\n", ""},
       {"kernels/device/hopper.cuh", "#include \"kernels/simt/hopper.h\"\n", ""},
       {"kernels/norm/norm.cuh", "__global__ void f() { __shared__ float x[32]; }\n", "LEVIN_SHARED"},
       {"kernels/norm/norm.cuh", "__global__ void f() { LEVIN_SHARED(float, x, 32); }  // not __shared__\n", ""},

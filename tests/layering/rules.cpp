@@ -450,10 +450,10 @@ std::vector<string> text_violations(const string& path, string_view text) {
   }
   if (ends(path, ".cuh") || ends(path, ".cu")) {
     // Code that nvcc accepts and the shim cannot run.
-    constexpr string_view kPtx[] = {"kernels/device/hardware_math.cuh", "kernels/device/hopper.cuh",
-                                    "kernels/device/mma.cuh"};
+    constexpr string_view kPtx[] = {"kernels/device/cluster.cuh", "kernels/device/hardware_math.cuh",
+                                    "kernels/device/hopper.cuh", "kernels/device/mma.cuh"};
     if (!listed(kPtx, path))
-      forbid(R"(\basm\b)", "PTX stands in mma.cuh, hopper.cuh and hardware_math.cuh of kernels/device alone");
+      forbid(R"(\basm\b)", "PTX stands in kernels/device alone: mma.cuh, hopper.cuh, cluster.cuh, hardware_math.cuh");
     forbid(R"(__shared__\b)", "use LEVIN_SHARED or LEVIN_SHARED_DYNAMIC");
     forbid(R"(<<<)", "launch through kernels/executor/gpu.h");
     forbid(R"(\b__activemask\b)", "__activemask depends on timing: name the lanes");
