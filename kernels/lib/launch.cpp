@@ -3,6 +3,7 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "kernels/executor/gpu.h"
@@ -88,9 +89,12 @@ void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Strea
     fail<OutOfMemoryError>("launch: ", stream.device(), " has no memory left for the kernel itself (",
                            cudaGetErrorName(code), "); release_cached_memory() gives back what Levin keeps");
   }
+  const unsigned of_cluster = grid.cluster.x * grid.cluster.y * grid.cluster.z;
+  const std::string clusters = of_cluster > 1 ? ", in clusters of " + text(of_cluster) : "";
   fail<CudaError>("launch: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), "), grid ", grid.blocks.x, " x ",
                   grid.blocks.y, " x ", grid.blocks.z, " blocks of ", grid.threads.x * grid.threads.y * grid.threads.z,
-                  " threads, ", grid.shared, " bytes of shared memory", levin::detail::late_error_hint(code));
+                  " threads", clusters, ", ", grid.shared, " bytes of shared memory",
+                  levin::detail::late_error_hint(code));
 }
 
 }  // namespace levin::kernels::lib

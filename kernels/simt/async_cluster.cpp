@@ -206,11 +206,6 @@ void Async::arrive_remote(Barrier& barrier, int rank, Site at) {
 // ---- The end of a block
 
 void Async::leave_cluster() {
-  for (const Copy& copy : copies_) {
-    if (!copy.loads) continue;
-    fail_block(std::string("the block ends while a ") + copy.what + " of " + text(copy.range.end - copy.range.begin) +
-               " bytes into its memory, issued at " + site_text(copy.at) + ", is in flight");
-  }
   check_landed();
   Clock all;
   for (const Clock& clock : clocks_) all.join(clock);

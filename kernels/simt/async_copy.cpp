@@ -308,7 +308,7 @@ void Async::pass_turn(int* counter, Site at) {
   }
   thread.turn = nullptr;
   __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE);
-  wake();
+  for (Async* const block : cluster_.blocks) block->wake();
   engine_.yield();
 }
 

@@ -55,17 +55,19 @@ void check_limits(const Launch& launch, const char* name) {
     fail<CudaError>(name, ": invalid argument (cudaErrorInvalidValue): ", launch.shared_bytes,
                     " bytes of shared memory a block, at most ", kMostShared);
   }
+  constexpr const char* kMisconfigured =
+      ": a kernel launch error has occurred due to cluster misconfiguration (cudaErrorInvalidClusterSize)";
   const Limit parts[] = {{"x", blocks.x, cluster.x}, {"y", blocks.y, cluster.y}, {"z", blocks.z, cluster.z}};
   for (const auto& [what, of_grid, of_cluster] : parts) {
     if (of_cluster == 0 || of_grid % of_cluster != 0) {
-      fail<CudaError>(name, ": cluster misconfiguration (cudaErrorInvalidClusterSize): blocks.", what, " is ", of_grid,
-                      ", expected a multiple of cluster.", what, ", ", of_cluster);
+      fail<CudaError>(name, kMisconfigured, ": blocks.", what, " is ", of_grid, ", expected a multiple of cluster.",
+                      what, ", ", of_cluster);
     }
   }
   const std::uint64_t most = launch.large_cluster ? 16 : 8;
   if (count_of(cluster) > most) {
-    fail<CudaError>(name, ": cluster misconfiguration (cudaErrorInvalidClusterSize): ", count_of(cluster),
-                    " blocks a cluster, at most ", most, launch.large_cluster ? "" : ", or 16 in a large_cluster");
+    fail<CudaError>(name, kMisconfigured, ": ", count_of(cluster), " blocks a cluster, at most ", most,
+                    launch.large_cluster ? "" : ", or 16 in a large_cluster");
   }
 }
 

@@ -149,7 +149,7 @@ inline void shared_tile(TileMaps maps, float* y, Barrier** smuggled, ClusterBug 
                  Ranks{ranks});
       }
       if (bug == ClusterBug::copy_unwaited && rank == 0) {
-        empty[0].wait(kTileBlocks / kTileStages - 1);
+        for (int stage = 0; stage < kTileStages; ++stage) empty[stage].wait(kTileBlocks / kTileStages - 1);
         tma_load(ring, maps.b, 0, 0, full[0], Ranks{2});
       }
     }

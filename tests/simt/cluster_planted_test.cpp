@@ -104,6 +104,7 @@ enum class ShareBug : std::uint8_t {
   relaxed_after_store,
   two_store,  // to one place
   overwrites_store,
+  overwrites_loaded,  // with what it is
   no_last_sync,
   ends_before_access,
   arrives_twice,
@@ -136,6 +137,7 @@ __global__ void share(int* out, ShareBug bug) {
     cluster_sync();
   }
   if (bug == ShareBug::ends_before_access && rank == 1) return;
+  if (bug == ShareBug::overwrites_loaded && rank == 0 && thread == 40) store_shared(own, 10 * rank);
   int seen = 0;
   if (thread < 16) {
     const int skew = bug == ShareBug::misaligned ? 2 : 0;
@@ -155,6 +157,20 @@ __global__ void share(int* out, ShareBug bug) {
   if (thread < 16) out[rank * 16 + thread] = 100 * seen + own[16 + thread];
   cluster_sync();
 }
+// One block waits for what never comes, the other for the first.
+__global__ void one_waits() {
+  LEVIN_SHARED_DYNAMIC(unsigned char, bytes);
+  Barrier* const never = reinterpret_cast<Barrier*>(bytes);
+  if (threadIdx.x == 0) {
+    never->init(1);
+    fence_barrier_init();
+  }
+  cluster_sync();
+  if (cluster_rank() == 1) never->wait(0);
+  if (cluster_rank() == 2) return;
+  cluster_sync();
+}
+
 struct PlantedShare {
   ShareBug bug;
   std::vector<std::string> said;
@@ -221,6 +237,8 @@ TEST_CASE("simt: each bug planted in loads and stores between blocks is reported
       {ShareBug::stores_before_begin, {"remote store before a barrier of the cluster: the block of rank"}},
       {ShareBug::two_store, {"race: remote store writes"}},
       {ShareBug::overwrites_store, {"race: "}},
+      {ShareBug::overwrites_loaded,
+       {"race: store_shared writes shared memory at byte 0, which remote load", "race: remote load reads"}},
       {ShareBug::no_last_sync, {"nothing orders the remote load of rank", "has exited"}},
       {ShareBug::ends_before_access, {"the block of rank 1 has exited", "nothing orders the remote"}},
       {ShareBug::arrives_twice, {"cluster_arrive a second time without a cluster_wait"}},
@@ -241,6 +259,17 @@ TEST_CASE("simt: each bug planted in loads and stores between blocks is reported
     launch_share(ShareBug::none, out, 3);
     CHECK(is_right(out));
   }
+}
+
+TEST_CASE("simt: a cluster that cannot continue is reported with the state of each of its blocks") {
+  in_every_order([] {
+    const std::string message = message_of<InternalError>(
+        [] { launch(one_waits, {.blocks = 3, .threads = 64, .shared_bytes = 16, .cluster = 3}); });
+    CAPTURE(message);
+    CHECK(has(message, "simt: test: block (0, 0, 0) and its cluster: rank 0: no thread can continue: 64 threads"));
+    CHECK(has(message, "the barrier of the cluster: 64 of 128 threads have arrived; rank 1: no thread can continue"));
+    CHECK(has(message, "phase 0, 0 of 1 arrivals, tx-count 0, no copy in flight, 64 threads wait; rank 2: has ended"));
+  });
 }
 
 namespace {

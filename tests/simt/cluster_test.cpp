@@ -86,6 +86,17 @@ __global__ void half_ends(int* out) {
   cluster_sync();
 }
 
+// The blocks of a cluster take turns, the last rank first: y = 3 y + rank.
+__global__ void in_turn(int* counter, int* y) {
+  LEVIN_SHARED_DYNAMIC(int, own);
+  if (threadIdx.x == 0) {
+    own[0] = 0;
+    wait_turn(counter, cluster_size() - 1 - cluster_rank());
+    *y = 3 * *y + cluster_rank();
+    pass_turn(counter);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("simt: the blocks of a cluster have the ranks of their places, and shared arrays of their own") {
@@ -201,6 +212,14 @@ TEST_CASE("simt: tiles that each block of a cluster copies into all are right in
       CHECK(y == want);
     });
   }
+}
+
+TEST_CASE("simt: blocks of a cluster wait for each other's turns") {
+  in_every_order([] {
+    int counter = 0, y = 1;
+    launch(in_turn, {.blocks = 4, .threads = 32, .shared_bytes = 16, .cluster = 4}, &counter, &y);
+    CHECK(y == 81 + 27 * 3 + 9 * 2 + 3);
+  });
 }
 
 TEST_CASE("simt: a launch refuses grids that are not multiples of the cluster, and clusters that are too large") {
