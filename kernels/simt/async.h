@@ -171,12 +171,17 @@ struct RemoteAccess {
 
 class Async;
 // What the Asyncs of a cluster share. Agents are numbered over the cluster: of each block the writes of its warps, then
-// their products, then their pasts; after those of all blocks the agents that barriers and threads add.
+// their products, then their pasts; after those of all blocks the agents that barriers and threads add. A block alone
+// has no weak order: its warps' writes stand for their pasts.
 struct Cluster {
-  Cluster(int size, int warps_of_block) : warps(warps_of_block), agents(size * 3 * warps_of_block) {}
-  [[nodiscard]] bool is_write(int agent) const { return agent < fixed && agent % (3 * warps) < warps; }
+  Cluster(int size, int warps_of_block)
+      : warps(warps_of_block), kinds(size == 1 ? 2 : 3), agents(size * kinds * warps_of_block) {}
+  [[nodiscard]] bool is_write(int agent) const {
+    return kinds == 3 && agent < fixed && agent % (kinds * warps) < warps;
+  }
 
   int warps;
+  int kinds;  // of a warp's agents
   int agents;
   int fixed = agents;
   std::vector<Async*> blocks{};  // by rank
@@ -253,7 +258,9 @@ class Async {
   [[nodiscard]] int add_agent() { return cluster_.agents++; }
   [[nodiscard]] int writes_of(int warp) const { return first_agent_ + warp; }
   [[nodiscard]] int products_of(int warp) const { return first_agent_ + cluster_.warps + warp; }
-  [[nodiscard]] int past_of(int warp) const { return first_agent_ + 2 * cluster_.warps + warp; }
+  [[nodiscard]] int past_of(int warp) const {
+    return first_agent_ + (cluster_.kinds == 3 ? 2 * cluster_.warps : 0) + warp;
+  }
   void advance_clock(int warp);  // later accesses are after what the clock has been joined to
   void release(Clock& to);       // joins the warp's clock to `to`
   void release_weakly(Clock& to);
@@ -323,6 +330,7 @@ class Async {
   Completion completion_;
   std::uint64_t random_;
   std::vector<AsyncThread> threads_;
+  std::size_t unfenced_ = 0;   // ranges of all threads
   std::vector<Clock> clocks_;  // by warp
   std::vector<std::vector<Access>> pages_;
   std::deque<BarrierState> barriers_;

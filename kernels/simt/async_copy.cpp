@@ -79,9 +79,9 @@ void Async::start_load(Copy copy, const Barrier& barrier, Async& from) {
   BarrierState& state = state_of(barrier, from, copy.what, copy.at);
   const Range range = copy.range;
   check(range, true, from.clock(), copy.what, copy.at);
-  for (const AsyncThread& thread : threads_) {
-    for (const Range& written : thread.unfenced) {
-      if (!written.meets(range) || copy.is_store_remote()) continue;
+  for (std::size_t i = 0; unfenced_ != 0 && !copy.is_store_remote() && i < threads_.size(); ++i) {
+    for (const Range& written : threads_[i].unfenced) {
+      if (!written.meets(range)) continue;
       engine_.fail_thread(std::string(copy.what) + " overwrites byte " + text(std::max(written.begin, range.begin)) +
                               ", which was written without a fence_async_shared since",
                           copy.at);
