@@ -86,6 +86,22 @@ __global__ void half_ends(int* out) {
   cluster_sync();
 }
 
+// A barrier of another block can be arrived at and not waited for.
+template <class T>
+concept CanWait = requires(T t) {
+  t.wait(0);
+};
+template <class T>
+concept CanArrive = requires(T t) {
+  t.arrive();
+};
+static_assert(CanWait<Barrier> && !CanWait<Remote<Barrier>>);
+static_assert(CanArrive<Remote<Barrier>> && !CanArrive<Remote<float>>);
+
+__global__ void in_order_of_start(int* started, int* place) {
+  if (threadIdx.x == 0) place[cluster_rank()] = (*started)++;
+}
+
 // The blocks of a cluster take turns, the last rank first: y = 3 y + rank.
 __global__ void in_turn(int* counter, int* y) {
   LEVIN_SHARED_DYNAMIC(int, own);
@@ -211,6 +227,24 @@ TEST_CASE("simt: tiles that each block of a cluster copies into all are right in
              y.data(), smuggled.data(), ClusterBug::none);
       CHECK(y == want);
     });
+  }
+}
+
+TEST_CASE("simt: the blocks of a cluster start in an order that follows the schedule") {
+  const levin::test::KeepSchedule keep;
+  const auto places = [](simt::Schedule schedule, std::uint64_t seed) {
+    simt::set_schedule(schedule, seed);
+    int started = 0;
+    std::vector<int> place(4);
+    launch(in_order_of_start, {.blocks = 4, .threads = 32, .cluster = 4}, &started, place.data());
+    return place;
+  };
+  CHECK(places(simt::Schedule::ascending, 0) == std::vector<int>{0, 1, 2, 3});
+  CHECK(places(simt::Schedule::descending, 0) == std::vector<int>{3, 2, 1, 0});
+  for (const simt::Schedule schedule : {simt::Schedule::shuffled, simt::Schedule::greedy_warp}) {
+    int others = 0;
+    for (std::uint64_t seed = 0; seed < 8; ++seed) others += places(schedule, seed) != places(schedule, 8);
+    CHECK(others > 0);
   }
 }
 

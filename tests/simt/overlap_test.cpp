@@ -97,6 +97,10 @@ __global__ void one_more(int* counter, int* seen) {
   wait_for_prerequisites();
   *seen = ++*counter;
 }
+__global__ void ranks(int* out) {
+  wait_for_prerequisites();
+  if (threadIdx.x == 0) out[blockIdx.x] = 10 * cluster_size() + cluster_rank();
+}
 __global__ void traps() {
   wait_for_prerequisites();
   __trap();
@@ -278,4 +282,22 @@ TEST_CASE("simt: work put off runs before memory is released, and its error come
   CHECK(has(message_of<InternalError>([&] { gpu.launch(one_more, Grid{}, &count, &seen); }), "__trap"));
   gpu.launch(one_more, Grid{}, &count, &seen);
   CHECK(count == 1);
+}
+
+TEST_CASE("simt: a Grid asks for clusters, in launches that overlap and in others") {
+  const Stream stream = levin::detail::stream_of(Device::simt(), 0);
+  const Gpu gpu{stream};
+  for (const Overlap overlap : {Overlap::none, Overlap::leads, Overlap::follows}) {
+    std::vector<int> out(6);
+    gpu.launch(ranks, Grid{.blocks = 6, .threads = 32, .cluster = 3, .overlap = overlap}, out.data());
+    levin::detail::runtime::synchronize(stream);
+    CHECK(out == std::vector<int>{30, 31, 32, 30, 31, 32});
+  }
+  std::vector<int> out(16);
+  Grid large{.blocks = 16, .cluster = 16};
+  CHECK(has(message_of<CudaError>([&] { gpu.launch(ranks, large, out.data()); }),
+            "(cudaErrorInvalidClusterSize): 16 blocks a cluster, at most 8"));
+  large.large_cluster = true;
+  gpu.launch(ranks, large, out.data());
+  CHECK(out[15] == 175);
 }
