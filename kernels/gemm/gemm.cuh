@@ -294,9 +294,9 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // from B as it lies were 2 % slower than from panels, and 24 % where its rows were a multiple of 4,096 bytes apart and
 // so fell into two sets; products from rows of A as they lie were as fast as from copies at every distance. An AMD core
 // (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes apart are copied, and B for more than 3 tiles.
-// Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan is
-// that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and each tile is transposed on its way
-// to C. Every element's sum is the same chain of additions, so no choice changes bits.
+// Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan
+// is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and each tile is transposed on its
+// way to C. Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
 inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
