@@ -265,6 +265,7 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 template <class A, int K, bool kSlopes>
 struct GridBlock {
   static constexpr std::int64_t kPoints = 64;
+  static constexpr int kTaps = K * K;
   std::int32_t at[K * K][kPoints];  // in the plane; -1: outside
   A w[K * K][kPoints], by_x[kSlopes ? K * K : 1][kPoints], by_y[kSlopes ? K * K : 1][kPoints];
 
@@ -450,7 +451,7 @@ void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape
           __attribute__((always_inline)) {
         A sum = 0;
 #pragma GCC unroll 16
-        for (int t = 0; t < K * K; ++t) {
+        for (int t = 0; t < Block::kTaps; ++t) {
           const A part = block.w[t][p] * values[t];
           sum += block.at[t][p] < 0 ? A(0) : part;
         }
@@ -476,7 +477,7 @@ void grid_sample_grid(const Cpu& on, const T* gy, const T* x, const T* grid, T* 
               first ](std::int64_t p, const A* values) __attribute__((always_inline)) {
         A part_x = 0, part_y = 0;
 #pragma GCC unroll 16
-        for (int t = 0; t < K * K; ++t) {
+        for (int t = 0; t < Block::kTaps; ++t) {
           const A x_part = block.by_x[t][p] * values[t], y_part = block.by_y[t][p] * values[t];
           part_x += block.at[t][p] < 0 ? A(0) : x_part;
           part_y += block.at[t][p] < 0 ? A(0) : y_part;
