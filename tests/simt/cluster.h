@@ -45,7 +45,7 @@ constexpr unsigned kMomentBytes = 512;
 
 // out[row] = mean and sum of squares about it, of x [rows, columns]; each block of a cluster has a part of the columns.
 // The blocks exchange their sums by store_remote, in two rounds with a barrier and slots each.
-inline void row_moments(const float* x, float* out, int rows, int columns, ClusterBug bug) {
+__global__ void row_moments(const float* x, float* out, int rows, int columns, ClusterBug bug) {
   LEVIN_SHARED_DYNAMIC(unsigned char, bytes);
   LEVIN_SHARED(float, scratch, kMomentThreads / 32);
   Barrier* const full = reinterpret_cast<Barrier*>(bytes);
@@ -112,7 +112,7 @@ struct TileMaps {
 
 // y [64 blocks, 64] = a [64 blocks, 256] b [64, 256]^T: warp 0 copies, a warpgroup multiplies. Each block of a cluster
 // copies a part of each tile of b into all, in two stages. A stage is free when the warps of all blocks have read it.
-inline void shared_tile(TileMaps maps, float* y, Barrier** smuggled, ClusterBug bug) {
+__global__ void shared_tile(const __grid_constant__ TileMaps maps, float* y, Barrier** smuggled, ClusterBug bug) {
   LEVIN_SHARED_DYNAMIC(unsigned char, bytes);
   unsigned char* const ring = atom_aligned(bytes);
   Barrier* const full = reinterpret_cast<Barrier*>(ring + kTileStages * 2 * kTileBytes);
