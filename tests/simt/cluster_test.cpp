@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "tests/simt/cluster.h"
 
@@ -246,6 +248,22 @@ TEST_CASE("simt: the blocks of a cluster start in an order that follows the sche
     for (std::uint64_t seed = 0; seed < 8; ++seed) others += places(schedule, seed) != places(schedule, 8);
     CHECK(others > 0);
   }
+}
+
+TEST_CASE("simt: two threads launch clusters at once") {
+  std::vector<int> in(8 * 64, 3), out[2];
+  const auto run = [&](std::vector<int>& to) {
+    for (int time = 0; time < 5; ++time) {
+      to.assign(in.size(), 0);
+      launch(neighbours, {.blocks = 8, .threads = 48, .shared_bytes = 512, .cluster = 4},
+             static_cast<const int*>(in.data()), to.data());
+    }
+  };
+  std::thread other([&] { run(out[1]); });
+  run(out[0]);
+  other.join();
+  CHECK(out[0] == std::vector<int>(in.size(), 3003));
+  CHECK(out[1] == out[0]);
 }
 
 TEST_CASE("simt: blocks of a cluster wait for each other's turns") {

@@ -2,8 +2,11 @@
 // with such launches.
 #include <doctest/doctest.h>
 
-#include <memory>
+#include <algorithm>
 #include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "kernels/executor/gpu.h"
 #include "tests/simt/cluster.h"
@@ -200,6 +203,23 @@ TEST_CASE("simt: blocks that have begun and are not finished are unwound") {
                   {.blocks = 3, .cluster = 2}, [] {}, "odd");
             }),
             "cudaErrorInvalidClusterSize"));
+}
+
+TEST_CASE("simt: a launch that one thread has begun is finished by no other") {
+  int went = 0;
+  simt::OverlappingGrid grid(
+      {.blocks = 2, .threads = 4, .follows = true},
+      [&] {
+        wait_for_prerequisites();
+        if (threadIdx.x == 0) ++went;
+      },
+      "begun here");
+  grid.begin();
+  std::string message;
+  std::thread([&] { message = message_of<InternalError>([&] { grid.finish(); }); }).join();
+  CHECK(has(message, "simt: begun here: begun by one thread, before the work ahead of it, and finished by another"));
+  grid.finish();
+  CHECK(went == 2);
 }
 
 TEST_CASE("simt: a stream runs launches of a chain each before the one ahead, and all when the host waits") {
