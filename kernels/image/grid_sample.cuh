@@ -340,12 +340,7 @@ struct GridBlock {
       for (std::int64_t p = 0; p < points; ++p) {
         const T* const place = from + first * plane + pair_at[i][p];
 #pragma GCC unroll 4
-        for (int c = 0; c < kPlanes; ++c) {
-          std::conditional_t<sizeof(T) == 4, std::uint64_t, std::uint32_t> both;
-          std::memcpy(&both, place + c * plane, sizeof both);
-          asm("" : "+r"(both));  // g++ would gather several into one register, by more instructions than this
-          std::memcpy(static_cast<void*>(pair[c][i] + 2 * p), &both, sizeof both);
-        }
+        for (int c = 0; c < kPlanes; ++c) std::memcpy(pair[c][i] + 2 * p, place + c * plane, 2 * sizeof(T));
       }
     }
     for (int c = 0; c < kPlanes; ++c) take_rows(pair[c][0], pair[c][1], points, take(first + c));
