@@ -335,12 +335,18 @@ struct GridBlock {
   template <int kPlanes, class T, class F>
   [[gnu::always_inline]] void take_pairs(const T* from, std::int64_t plane, std::int64_t first, std::int64_t points,
                                          const F& take) const {
-    T pair[kPlanes][2][2 * kPoints];
+    using Both [[gnu::may_alias]] = std::conditional_t<sizeof(T) == 4, std::uint64_t, std::uint32_t>;
+    alignas(64) T pair[kPlanes][2][2 * kPoints];
     for (int i = 0; i < 2; ++i) {
       for (std::int64_t p = 0; p < points; ++p) {
         const T* const place = from + first * plane + pair_at[i][p];
 #pragma GCC unroll 4
-        for (int c = 0; c < kPlanes; ++c) std::memcpy(pair[c][i] + 2 * p, place + c * plane, 2 * sizeof(T));
+        for (int c = 0; c < kPlanes; ++c) {
+          Both both;
+          std::memcpy(&both, place + c * plane, sizeof both);
+          // Of plain stores g++ makes vectors, put together by more instructions than these.
+          *reinterpret_cast<volatile Both*>(pair[c][i] + 2 * p) = both;
+        }
       }
     }
     for (int c = 0; c < kPlanes; ++c) take_rows(pair[c][0], pair[c][1], points, take(first + c));
