@@ -20,7 +20,8 @@ struct CrossEntropyOptions {
 
 // -weight[t] log_softmax(logits)[t] for each target t: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...].
 // Smoothing e makes it (1 - e) of that, and e / C of its sum over all classes. The mean divides by the sum of the
-// weights of targets that count: NaN without any. Throws IndexError for a target that is no class.
+// weights of targets that count: NaN without any. On the CPU a probability that its slope's scale makes subnormal adds
+// 0 to the slope. Throws IndexError for a target that is no class.
 // A target of the logits' shape and dtype has probabilities, as mixup and distillation give them:
 // -sum over c of weight[c] target[c] log_softmax(logits)[c], of (1 - e) target + e / C where e smooths. Its gradient
 // reaches the target, too. The mean then divides by N d..., and an ignore_index from 0 on throws ConfigError.

@@ -6,7 +6,7 @@
 // one number of each row of A. It reads A through two strides, so A is mostly used where it lies; it reads B as rows of
 // V vectors, each `b_row` apart, so B is used where it lies too when its columns are contiguous and few tiles read it,
 // and is packed into panels [k, V * lanes] otherwise. It fetches B's row 8 steps ahead, which makes B where it lies as
-// fast as a panel on a core with two FMA units of 512 bits: 512^3 on one goes from 153 to 170 of 176 GFLOP/s. H is 14
+// fast as a panel on a core with two FMA units of 512 bits: 512^3 on one goes from 157 to 170 of 176 GFLOP/s. H is 14
 // with AVX-512 (28 of 32 registers hold sums), 6 with AVX2, 4 with SSE2; each height 1..H has its own code, and m is
 // cut into heights that differ by at most one, so no row is wasted. Every element of C is one chain of fused (base:
 // rounded) multiply-adds in ascending k, in every tile: its bits depend on the blocks of k alone, not on tiles or
