@@ -41,6 +41,7 @@ struct Strided {
   // The offsets of item u, in the unit of the steps.
   __device__ void offsets(std::int64_t u, std::int64_t (&offset)[N]) const {
     for (int k = 0; k < N; ++k) offset[k] = 0;
+#pragma unroll 1  // nvcc makes four copies of some forty instructions, at each of a kernel's calls
     for (int d = rank - 1; d > 0; --d) {
       const std::int64_t q = sizes[d].quotient(u);
       const std::int64_t at = u - q * static_cast<std::int64_t>(sizes[d].divisor);

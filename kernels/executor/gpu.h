@@ -4,15 +4,13 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <source_location>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/device/language.h"
-#if defined(LEVIN_SIMT)
-#include "kernels/simt/overlap.h"
-#endif
 #include "levin/stream.h"
 #include "tensor/device/runtime.h"
 #include "tensor/device/tickets.h"
@@ -46,8 +44,13 @@ struct GridAt {
 }
 
 namespace lib {
+#if defined(LEVIN_SIMT)
+// Enqueues a launch in which each thread calls `thread`.
+void launch_kernel(std::function<void()> thread, const GridAt& to, Stream stream);
+#else
 // cudaLaunchKernel, and its error as CudaError or OutOfMemoryError.
 void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Stream stream);
+#endif
 }  // namespace lib
 
 struct Gpu {
@@ -60,30 +63,7 @@ struct Gpu {
            (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...), const GridAt& to, A... args) const {
     const Grid& grid = to.grid;
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
-#if defined(LEVIN_SIMT)
-    const simt::Launch launch{.blocks = grid.blocks,
-                              .threads = grid.threads,
-                              .shared_bytes = grid.shared,
-                              .cluster = grid.cluster,
-                              .large_cluster = grid.large_cluster,
-                              .follows = grid.overlap == Overlap::follows};
-    if (grid.overlap == Overlap::none) {
-      const auto run = [kernel, launch, where = to.where, ... a = static_cast<P>(args)] {
-        const auto thread = [&] { kernel(a...); };
-        const std::string name = levin::detail::place_of(where);
-        simt::run_grid(launch, simt::Body(thread), name.c_str());
-      };
-      levin::detail::runtime::enqueue(stream, run, to.where);
-    } else {
-      const auto make = [kernel, launch, where = to.where, ... a = static_cast<P>(args)] {
-        const auto thread = [=] { kernel(a...); };
-        return std::make_unique<simt::OverlappingGrid>(launch, thread, levin::detail::place_of(where));
-      };
-      levin::detail::runtime::enqueue(stream, {.make = make, .follows = launch.follows}, to.where);
-    }
-#else
-    pass(kernel, grid, static_cast<P>(args)...);
-#endif
+    pass(kernel, to, static_cast<P>(args)...);
     levin::detail::launched(stream, to.where);
   }
 
@@ -94,13 +74,16 @@ struct Gpu {
   [[nodiscard]] unsigned* tickets() const { return levin::detail::tickets(stream); }
 
  private:
-#if !defined(LEVIN_SIMT)
+  // Of what a launch does, the part that depends on the kernel's parameters.
   template <class... P>
-  void pass(void (*kernel)(P...), const Grid& grid, P... args) const {
+  void pass(void (*kernel)(P...), const GridAt& to, P... args) const {
+#if defined(LEVIN_SIMT)
+    lib::launch_kernel([=] { kernel(args...); }, to, stream);
+#else
     void* arguments[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
-    lib::launch_kernel(reinterpret_cast<const void*>(kernel), grid, arguments, stream);
-  }
+    lib::launch_kernel(reinterpret_cast<const void*>(kernel), to.grid, arguments, stream);
 #endif
+  }
 };
 
 // Device code: `write` fills the slot with what is wrong, unless another thread was first.

@@ -65,6 +65,15 @@ inline constexpr bool kCostly = requires {
   F::kGrain;
 };
 
+// Functors of about a hundred instructions an element or more declare a kGrain of 4,096 at most.
+template <class F>
+inline constexpr bool kLong = [] {
+  if constexpr (kCostly<F>)
+    return F::kGrain <= 4096;
+  else
+    return false;
+}();
+
 // A functor of one input may have a second form for what a dense loop of the CPU meets: near(x), which becomes vector
 // code and holds unless is_far(x), which is then rare. Such elements are computed again by the functor itself.
 template <class F, class T>
@@ -155,8 +164,11 @@ __global__ void pointwise(F f, Strided<sizeof...(I) + 1> at, std::int64_t items,
   }
 }
 // The same where every operand is one dense row. All loads of kPointwiseAhead items stand before the first use, even
-// where f has branches, so that they are in flight together.
-inline constexpr int kPointwiseAhead = 4, kPointwiseThreads = 256;
+// where f has branches, so that they are in flight together. A kLong function is not limited by loads: its code, which
+// stands once for each element a thread has loaded, takes one item.
+inline constexpr int kPointwiseThreads = 256;
+template <class F>
+inline constexpr int kPointwiseAhead = kLong<F> ? 1 : 4;
 template <int V, class T>
 __device__ __forceinline__ Vec<T, V> fetch_row(const Operand<T>& in, std::int64_t u) {
   return load<V>(in.p + u * V);
@@ -206,17 +218,20 @@ __global__ void pointwise_row(F f, std::int64_t items, O* out, I... in) {
     store(out + u * V, y);
   };
   // A block has one stretch of memory, and blocks start in order: what the device reads at a time lies together.
-  const std::int64_t u = std::int64_t{blockIdx.x} * (kPointwiseAhead * kPointwiseThreads) + threadIdx.x;
-  if (u + (kPointwiseAhead - 1) * kPointwiseThreads < items) {
-    decltype(fetch_all<V>(u, in...)) loads[kPointwiseAhead];
+  constexpr int kAhead = kPointwiseAhead<F>;
+  const std::int64_t u = std::int64_t{blockIdx.x} * (kAhead * kPointwiseThreads) + threadIdx.x;
+  if constexpr (kAhead > 1) {
+    if (u + (kAhead - 1) * kPointwiseThreads < items) {
+      decltype(fetch_all<V>(u, in...)) loads[kAhead];
 #pragma unroll
-    for (int k = 0; k < kPointwiseAhead; ++k) loads[k] = fetch_all<V>(u + k * kPointwiseThreads, in...);
+      for (int k = 0; k < kAhead; ++k) loads[k] = fetch_all<V>(u + k * kPointwiseThreads, in...);
 #pragma unroll
-    for (int k = 0; k < kPointwiseAhead; ++k) finish(u + k * kPointwiseThreads, loads[k]);
-    return;
+      for (int k = 0; k < kAhead; ++k) finish(u + k * kPointwiseThreads, loads[k]);
+      return;
+    }
   }
-#pragma unroll
-  for (int k = 0; k < kPointwiseAhead; ++k) {
+#pragma unroll 1  // the last block alone comes here, unless its code is all there is
+  for (int k = 0; k < kAhead; ++k) {
     const std::int64_t rest = u + k * kPointwiseThreads;
     if (rest < items) finish(rest, fetch_all<V>(rest, in...));
   }
@@ -252,7 +267,8 @@ void launch_items(const Gpu& on, const F& f, const PointwisePlan& plan, unsigned
   for (std::size_t k = 0; k <= sizeof...(I); ++k) row = row && (kIsNumber[k] || (dense >> k & 1u) != 0);
   if constexpr (V > 1) {
     if (row) {
-      const Grid grid{.blocks = blocks_for(items, kPointwiseAhead * kPointwiseThreads), .threads = kPointwiseThreads};
+      const Grid grid{.blocks = blocks_for(items, kPointwiseAhead<F> * kPointwiseThreads),
+                      .threads = kPointwiseThreads};
       return on.launch(pointwise_row<F, V, O, I...>, grid, f, items, out, in...);
     }
   }

@@ -18,7 +18,12 @@ struct MulAdd {
   }
 };
 
-template <class T>
+// The same as a function whose row kernel takes one item a thread.
+struct LongMulAdd : MulAdd {
+  static constexpr std::int64_t kGrain = 4096;
+};
+
+template <class T, class F>
 void check_row(std::int64_t items) {
   constexpr int V = gpu::kVec<T>;
   const auto n = static_cast<std::size_t>(items * V);
@@ -27,10 +32,10 @@ void check_row(std::int64_t items) {
   T *const pa = a[0].data, *const pb = b[0].data, *const po = out[0].data;
   for (std::size_t i = 0; i < n + slack; ++i) pa[i] = T(float(i % 13)), pb[i] = T(float(i % 7)), po[i] = T(-1.0f);
   Gpu{Stream::current(*test::launching_device())}.launch(
-      gpu::pointwise_row<MulAdd, V, T, gpu::Operand<T>, gpu::Number<T>, gpu::Operand<T>>,
-      Grid{.blocks = blocks_for(items, gpu::kPointwiseAhead * gpu::kPointwiseThreads),
+      gpu::pointwise_row<F, V, T, gpu::Operand<T>, gpu::Number<T>, gpu::Operand<T>>,
+      Grid{.blocks = blocks_for(items, gpu::kPointwiseAhead<F> * gpu::kPointwiseThreads),
            .threads = gpu::kPointwiseThreads},
-      MulAdd{}, items, po, gpu::Operand<T>{pa}, gpu::Number<T>{2.0f}, gpu::Operand<T>{pb});
+      F{}, items, po, gpu::Operand<T>{pa}, gpu::Number<T>{2.0f}, gpu::Operand<T>{pb});
   std::int64_t wrong = 0;
   for (std::size_t i = 0; i < n + slack; ++i) wrong += float(po[i]) != (i < n ? float(2 * (i % 13) + i % 7) : -1.0f);
   CHECK(wrong == 0);
@@ -38,11 +43,12 @@ void check_row(std::int64_t items) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("simt: a row is computed whole, whatever its last block of four items a thread has", T, float,
+TEST_CASE_TEMPLATE("simt: a row is computed whole, whatever its last block has, four items or one a thread", T, float,
                    bf16) {
   for (const std::int64_t items : {1, 255, 256, 257, 769, 1023, 1024, 1025, 2047, 2048, 2500}) {
     CAPTURE(items);
-    check_row<T>(items);
+    check_row<T, MulAdd>(items);
+    check_row<T, LongMulAdd>(items);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/executor/gpu.h"
+#include "kernels/simt/overlap.h"
 #include "tests/simt/cluster.h"
 
 using namespace levin;

@@ -84,9 +84,9 @@ struct Xlogy {
 constexpr std::int64_t kHighestPolygamma = 170;  // 171! is beyond f64
 constexpr double kHalfRootPi = 0.886226925452758013649083741671;
 
-LEVIN_MATH(Erfinv, "erfinv", full, Saves::output, m::erfinv(x), gy*(exp(s* s) * kHalfRootPi))
-LEVIN_MATH(Lgamma, "lgamma", full, Saves::input, m::lgamma(x), gy* digamma(s))
-LEVIN_MATH(Digamma, "digamma", full, Saves::input, m::digamma(x), gy* polygamma(1, s))
+LEVIN_MATH_OF_GRAIN(Erfinv, 4096, "erfinv", full, Saves::output, m::erfinv(x), gy*(exp(s* s) * kHalfRootPi))
+LEVIN_MATH_OF_GRAIN(Lgamma, 4096, "lgamma", full, Saves::input, m::lgamma(x), gy* digamma(s))
+LEVIN_MATH_OF_GRAIN(Digamma, 4096, "digamma", full, Saves::input, m::digamma(x), gy* polygamma(1, s))
 
 struct Polygamma {
   static constexpr OpInfo info{.name = "polygamma", .autocast = AutocastPolicy::full};
