@@ -582,9 +582,9 @@ def gcn_case(nodes, degree, features, device):
 def update(make_optimizers):
     """The fastest of the ways in which PyTorch does it."""
     def case(shape, make):
-        params = [make((shape[1],)).requires_grad_() for _ in range(shape[0])]
+        params = [make(shape[1:]).requires_grad_() for _ in range(shape[0])]
         for p in params:
-            p.grad = make((shape[1],))
+            p.grad = make(shape[1:])
         best = min((o(params) for o in make_optimizers), key=lambda o: measure(o.step, 0.05))
         return lambda: best.step()
     return case
@@ -596,6 +596,10 @@ def adamw(**how):
 
 def sgd(**how):
     return lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9, **how)
+
+
+def adafactor(**how):
+    return lambda p: torch.optim.Adafactor(p, **how)
 
 
 # op of a row op/dtype/shape of bench_kernels -> PyTorch's side: (shape, make) -> call
@@ -663,6 +667,7 @@ OPS = {
     "spmm": spmm, "segment_sum": segment_sum,
     "edge_scores_both": both_of(edge_scores), "gatv2_scores_both": both_of(gatv2_scores),
     "adamw": update((adamw(foreach=True), adamw(fused=True))),
+    "adafactor": update((adafactor(foreach=False), adafactor(foreach=True))),
     "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }
 # Rows with a target: PyTorch's time / Levin's on the cpu
@@ -777,7 +782,7 @@ def torch_case(name, device):
     if op in ("grid_sample", "grid_sample_backward") and device == "cpu" and dtype != "f32":
         return None
     call = OPS[op](tuple(int(n) for n in shape.split("x")), maker(DTYPES[dtype], device))
-    return call if getattr(call, "recorded", False) or op in ("adamw", "sgd_momentum") else no_grad(call)
+    return call if getattr(call, "recorded", False) or op in ("adafactor", "adamw", "sgd_momentum") else no_grad(call)
 
 
 def ones(device):

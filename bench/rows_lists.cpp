@@ -1,5 +1,5 @@
-// Rows of bench_kernels: what a training step does to all parameters or gradients at once. Shapes are [tensors,
-// elements of each]; 148 tensors of 841,216 hold as many numbers as GPT-2 124M.
+// Rows of bench_kernels: what a training step does to all parameters or gradients at once. Shapes are [tensors, shape
+// of each]; 148 tensors of 841,216 hold as many numbers as GPT-2 124M.
 #include "bench/rows.h"
 
 namespace levin::bench {
@@ -9,10 +9,10 @@ std::vector<Shape> lists() { return {{2, 8}, {100, 4}, {148, 54000}, {148, 84121
 
 Tensors drawn(const Shape& s, DType d) {
   Tensors all;
-  for (std::int64_t i = 0; i < s[0]; ++i) all.push_back(random({s[1]}, d));
+  for (std::int64_t i = 0; i < s[0]; ++i) all.push_back(random(Shape(s.dims().subspan(1)), d));
   return all;
 }
-double bytes_of_list(const Shape& s, double of_each) { return double(s[0] * s[1]) * of_each; }
+double bytes_of_list(const Shape& s, double of_each) { return double(s.numel()) * of_each; }
 
 // Parameters with gradients at fixed addresses, and the objects that work on them.
 struct Weights {
@@ -30,14 +30,14 @@ std::shared_ptr<Weights> weights(const Shape& s, DType d) {
   w->values = drawn(s, d);
   for (Tensor& t : w->values) {
     t.requires_grad_();
-    t.set_grad(random({s[1]}, d));
+    t.set_grad(random(t.shape(), d));
   }
   return w;
 }
 
 // `of_each`: bytes read and written of one number's value, gradient and state.
 template <class O, class Options>
-Kernel update_of(const char* name, double of_each, Options options) {
+Kernel update_of(const char* name, double of_each, Options options, std::vector<Shape> shapes = lists()) {
   return {name,
           Sizes::own,
           {DType::f32},
@@ -46,13 +46,16 @@ Kernel update_of(const char* name, double of_each, Options options) {
             w->optimizer = std::make_unique<O>(w->parameters(), options);
             return Work{[w] { w->optimizer->step(); }, bytes_of_list(s, of_each)};
           },
-          lists()};
+          std::move(shapes)};
 }
 
 void updates(std::vector<Kernel>& k) {
   const optim::AdamWOptions adamw{.lr = 1e-4};
   k.push_back(update_of<optim::AdamW>("adamw", 28, adamw));
   k.push_back(update_of<optim::SGD>("sgd_momentum", 20, optim::SGDOptions{.lr = 1e-4, .momentum = 0.9}));
+  // Matrices: value and gradient read, value written.
+  k.push_back(
+      update_of<optim::Adafactor>("adafactor", 12, optim::AdafactorOptions{}, {{100, 16, 16}, {12, 768, 3072}}));
   // 16-bit values and gradients; f32 masters and averages.
   k.push_back({"adamw_masters",
                Sizes::own,

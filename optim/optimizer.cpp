@@ -24,9 +24,11 @@ void Updates::round_into(const Tensor& to, const Tensor& from) {
               static_cast<std::size_t>(to.numel()) * itemsize(to.dtype()));
 }
 
-Tensor Updates::filled(const Tensor& like, double value, StateMemory* memory) {
+Tensor Updates::filled(const Tensor& like, const Shape& shape, double value, StateMemory* memory) {
   const DType dtype = state_dtype(like.dtype());
-  Tensor t = memory ? allocated(*memory, like, dtype) : empty_like(like, dtype);
+  Tensor t = shape != like.shape() ? empty(shape, like.device(), dtype)
+             : memory              ? allocated(*memory, like, dtype)
+                                   : empty_like(like, dtype);
   if (t.numel() == 0 || (memory && value == 0)) return t;
 #if LEVIN_LAUNCHES
   if (const Device device = t.device(); device.launches()) {
@@ -214,6 +216,7 @@ std::weak_ptr<const void> Optimizer::alive() const {
   if (!alive_) alive_ = std::make_shared<char>();
   return alive_;
 }
+std::optional<Shape> Optimizer::state_shape(int, int, const Shape& parameter) const { return parameter; }
 double Optimizer::initial_state(int, int) const { return 0; }
 std::vector<std::pair<const char*, double*>> Optimizer::numbers(int) { return {}; }
 void Optimizer::check_numbers(int) const {}

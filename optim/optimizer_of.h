@@ -23,6 +23,7 @@ namespace levin::optim {
 //   than 0 adds a state tensor;
 // - in place of a rule, where an update is more than one kernel: run(optimizer, group, options, found_inf), and
 //   optionally check_parameters(parameters);
+// - where a state has another shape than its parameter: state_shape(which, parameter), none where it has no such state;
 // - where states do not start with 0: initial_state(options, which, lr).
 template <class Options>
 struct Kind;
@@ -87,6 +88,14 @@ auto OptimizerOf<Options>::state_names(int group) const -> std::array<const char
     return std::ranges::any_of(groups_[g].state, [&](const State& s) { return s.tensors[k].defined(); });
   };
   return Kind<Options>::state_names(options_[g], kept);
+}
+
+template <class Options>
+std::optional<Shape> OptimizerOf<Options>::state_shape(int group, int which, const Shape& parameter) const {
+  if constexpr (requires { Kind<Options>::state_shape(which, parameter); })
+    return Kind<Options>::state_shape(which, parameter);
+  else
+    return Optimizer::state_shape(group, which, parameter);
 }
 
 template <class Options>

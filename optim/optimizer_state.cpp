@@ -25,14 +25,15 @@ Tensors Optimizer::planned_state() const {
     const auto names = state_names(g);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const Tensor& value = *group.parameters[i].value;
-      const auto add = [&](DType dtype) { all.push_back(empty(value.shape(), Device::meta(), dtype)); };
+      const auto add = [&](const Shape& shape, DType dtype) { all.push_back(empty(shape, Device::meta(), dtype)); };
       if (!group.masters.empty() && group.masters[i]) {
-        add(DType::f32);
-        add(DType::f32);
+        add(value.shape(), DType::f32);
+        add(value.shape(), DType::f32);
       }
       if (!value.requires_grad()) continue;
-      for (const char* name : names) {
-        if (name) add(Updates::state_dtype(value.dtype()));
+      for (int k = 0; k < kMaxState; ++k) {
+        if (!names[static_cast<std::size_t>(k)]) continue;
+        if (const auto shape = state_shape(g, k, value.shape())) add(*shape, Updates::state_dtype(value.dtype()));
       }
     }
   }
@@ -135,7 +136,7 @@ struct Optimizer::Loading {
     const auto names = optimizer.state_names(g);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ParamRef& p = group.parameters[i];
-      group.state[i] = state_of(p, names);
+      group.state[i] = state_of(g, p, names);
       if (group.masters.empty() || !group.masters[i]) continue;
       const Tensor& master =
           get(p.name + ".master", DType::f32, p.value->shape(), "it was saved without use_master_weights()");
@@ -143,23 +144,26 @@ struct Optimizer::Loading {
     }
     group.steps = group.numbers = {};  // made again from the state at the next step
   }
-  State state_of(const ParamRef& p, const std::array<const char*, kMaxState>& names) {
+  State state_of(int group, const ParamRef& p, const std::array<const char*, kMaxState>& names) {
     State s;
     if (const Tensor* step = find(p.name + ".step", DType::i64, {1})) s.step = step->item<std::int64_t>();
     if (s.step < 0) fail<ConfigError>(op, ": state ", p.name, ".step is ", s.step, ", expected 0 or more");
     for (std::size_t k = 0; k < names.size(); ++k) {
       if (!names[k]) continue;
+      const auto shape = optimizer.state_shape(group, static_cast<int>(k), p.value->shape());
+      if (!shape) continue;
       const std::string key = p.name + "." + names[k];
       const DType dtype = Updates::state_dtype(p.value->dtype());
-      const Tensor* const t = s.step > 0 ? &get(key, dtype, p.value->shape(), "it was saved by another optimizer")
-                                         : find(key, dtype, p.value->shape());
+      const Tensor* const t =
+          s.step > 0 ? &get(key, dtype, *shape, "it was saved by another optimizer") : find(key, dtype, *shape);
       if (t) s.tensors[k] = copied(*t, p);
     }
     s.dtype = p.value->dtype();
     return s;
   }
   [[nodiscard]] Tensor copied(const Tensor& t, const ParamRef& p) const {
-    const Tensor values = Updates::laid_out_as(*p.value, t.detach());
+    const Tensor values =
+        t.shape() == p.value->shape() ? Updates::laid_out_as(*p.value, t.detach()) : Updates::dense(t);
     if (optimizer.memory_) return Updates::kept(values, Device::cpu(), optimizer.memory_.get());
     return values.clone().to(p.value->device());
   }

@@ -74,8 +74,9 @@ struct Updates {
   static void round_into(const Tensor& to, const Tensor& from);
   // Memory that lies as the dense `like`.
   [[nodiscard]] static Tensor allocated(StateMemory& memory, const Tensor& like, DType dtype);
-  // A new state on the device of `like`, or in `memory`. Throws CaptureError while the device records.
-  [[nodiscard]] static Tensor filled(const Tensor& like, double value, StateMemory* memory);
+  // A new state of the parameter `like` on its device, or in `memory` if the shapes are the same. Throws
+  // CaptureError while the device records.
+  [[nodiscard]] static Tensor filled(const Tensor& like, const Shape& shape, double value, StateMemory* memory);
   // The tensors' memory is not used before the next step.
   template <class... Ts>
   static void rests(StateMemory& memory, const Ts&... tensors) {
@@ -122,14 +123,16 @@ struct Updates {
   static void prepare(Optimizer::Group& g, Device device, double momentum);
   // Throws StateError when the owner has converted a parameter since it was given: the kernels would read its memory,
   // or that of its state, with the old dtype or device.
-  static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr) {
+  static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr,
+                    const Optimizer* of = nullptr, int group = 0) {
     const Tensor& value = *p.value;
     const DType dtype = value.dtype();
     bool fits = is_float(dtype) && detail::one_memory(value.device(), device) && is_dense(value);
     for (std::size_t k = 0; fits && state && k < state->tensors.size(); ++k) {
       const Tensor& t = state->tensors[k];
-      fits = !t.defined() || (state->dtype == dtype && t.dtype() == state_dtype(dtype) && t.numel() == value.numel() &&
-                              t.is_contiguous(value.suggest_memory_format()) && detail::one_memory(t.device(), device));
+      fits =
+          !t.defined() || (state->dtype == dtype && t.dtype() == state_dtype(dtype) &&
+                           lies_as(t, value, of, group, static_cast<int>(k)) && detail::one_memory(t.device(), device));
     }
     if (fits) [[likely]]
       return;
@@ -139,6 +142,12 @@ struct Updates {
   }
 
  private:
+  // Whether state tensor `which` lies as its parameter does, or densely where it has a shape of its own.
+  [[nodiscard]] static bool lies_as(const Tensor& state, const Tensor& parameter, const Optimizer* of, int group,
+                                    int which) {
+    if (state.numel() == parameter.numel()) return state.is_contiguous(parameter.suggest_memory_format());
+    return of && of->state_shape(group, which, parameter.shape()) == state.shape() && state.is_contiguous();
+  }
   // Elements [begin, begin + n) of a slot.
   template <class T>
   [[nodiscard]] static kernels::Slot<T> part_of(kernels::Slot<T> s, std::int64_t begin, std::int64_t n) {
@@ -215,7 +224,8 @@ struct Updates {
     const Device device = g.parameters.front().value->device();
     std::size_t place = 0;  // of the group's first parameter among all
     for (int k = 0; k < group; ++k) place += optimizer.groups_[static_cast<std::size_t>(k)].parameters.size();
-    for (std::size_t i = 0; i < g.parameters.size(); ++i) check(optimizer.name(), g.parameters[i], device, &g.state[i]);
+    for (std::size_t i = 0; i < g.parameters.size(); ++i)
+      check(optimizer.name(), g.parameters[i], device, &g.state[i], &optimizer, group);
     if (device.launches()) prepare(g, device, optimizer.momentum(group).value_or(0));
     Collected all;
     auto& [slots, gradients, first_place] = all;
@@ -228,10 +238,12 @@ struct Updates {
       gradients.push_back(laid_out_as(*g.parameters[i].value, std::move(gradient)));
       Optimizer::State& state = g.state[i];
       for (std::size_t k = 0; k < names.size(); ++k) {
-        if (names[k] && !state.tensors[k].defined()) {
-          state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)),
-                                    optimizer.memory_.get());
-        }
+        if (!names[k] || state.tensors[k].defined()) continue;
+        const Tensor& value = *g.parameters[i].value;
+        const auto shape = optimizer.state_shape(group, static_cast<int>(k), value.shape());
+        if (!shape) continue;
+        state.tensors[k] =
+            filled(value, *shape, optimizer.initial_state(group, static_cast<int>(k)), optimizer.memory_.get());
       }
       state.dtype = g.parameters[i].value->dtype();
       ++state.step;

@@ -135,6 +135,7 @@ TEST_CASE("on a device, captured steps equal steps one by one in every bit, for 
       {"lion", make<optim::Lion>(optim::LionOptions{.lr = 1e-3})},
       {"asgd", make<optim::ASGD>(optim::ASGDOptions{.lr = 0.1, .t0 = 2})},
       {"lamb", make<optim::LAMB>(optim::LAMBOptions{.lr = 0.01})},
+      {"adafactor", make<optim::Adafactor>(optim::AdafactorOptions{})},
       {"rprop", make<optim::Rprop>(optim::RpropOptions{.lr = 0.01})}};
   for (const auto& [name, optimizer] : kinds) {
     CAPTURE(name);

@@ -78,8 +78,8 @@ class LEVIN_API Optimizer {
   // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches (LAMB:
   // three), and more launches for a further group or dtype and for 384 parameters more. Masters then need no launch of
   // their own: step(), too, reads the model's 16-bit gradients unless gather_gradients() was called, and the update
-  // rounds each master into its parameter. True for Levin's optimizers except for LBFGS and Muon, on one device that
-  // launches kernels, without pieces; false for classes that derive from them.
+  // rounds each master into its parameter. True for Levin's optimizers except for LBFGS, Muon and Adafactor, on one
+  // device that launches kernels, without pieces; false for classes that derive from them.
   [[nodiscard]] bool fuses_clipping() const;
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
@@ -109,8 +109,8 @@ class LEVIN_API Optimizer {
   // itself. Throws StateError after the first step, ConfigError unless elementwise() and for a piece that is no part of
   // its parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
-  // Whether the rule treats each element by itself, as sharding needs: false for LBFGS, LAMB and Muon. Your own
-  // optimizers override it.
+  // Whether the rule treats each element by itself, as sharding needs: false for LBFGS, LAMB, Muon and Adafactor.
+  // Your own optimizers override it.
   [[nodiscard]] virtual bool elementwise() const { return true; }
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
   [[nodiscard]] std::vector<ParamRef> pieces() const;
@@ -204,6 +204,8 @@ class LEVIN_API Optimizer {
   [[nodiscard]] const Group& group_at(int group) const { return groups_[index_of(group)]; }
   // PyTorch's names of the state tensors ("momentum_buffer", "exp_avg"), null for unused ones.
   [[nodiscard]] virtual std::array<const char*, kMaxState> state_names(int group) const = 0;
+  // The shape of a state tensor of a parameter: the parameter's. None: the parameter has no such state.
+  [[nodiscard]] virtual std::optional<Shape> state_shape(int group, int which, const Shape& parameter) const;
   // The value that a state tensor starts with: 0.
   [[nodiscard]] virtual double initial_state(int group, int which) const;
   // Numbers of a group besides lr, saved with the state: {"momentum", &options.momentum}, ...
@@ -247,6 +249,7 @@ class LEVIN_API OptimizerOf : public Optimizer {
  private:
   void update(int group, const float* found_inf) override;
   std::array<const char*, kMaxState> state_names(int group) const override;
+  std::optional<Shape> state_shape(int group, int which, const Shape& parameter) const override;
   double initial_state(int group, int which) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
   void check_numbers(int group) const override;
@@ -470,6 +473,29 @@ struct LEVIN_API MuonOptions {
 };
 extern template class OptimizerOf<MuonOptions>;
 class LEVIN_API Muon final : public OptimizerOf<MuonOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  bool elementwise() const override { return false; }
+};
+
+// Adafactor, whose state is the size of a row and a column: with e = t^beta2_decay and the means of g^2 (without weight
+// decay) over rows and columns of the last two dimensions, R += e (mean over a row - R);  C += e (mean over a column -
+// C);  V = R C / max(mean of R over the rows, eps1);  of a vector V += e (g^2 - V);  u = g / max(sqrt(V), eps1);
+// p -= lr weight_decay p + max(eps2, rms(p)) min(lr, 1 / sqrt(t)) u / max(1, rms(u) / d), rms(x) being
+// sqrt(mean of x^2). The state is NAME.row_var and NAME.col_var, or NAME.variance. Its elements depend on each other:
+// use_pieces and keep_state_in throw ConfigError. On a device a matrix takes five launches, a vector three. As PyTorch
+// does it; Shazeer & Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018.
+struct LEVIN_API AdafactorOptions {
+  double lr = 1e-2;
+  double beta2_decay = -0.8;     // 0 or below
+  std::optional<double> eps1{};  // none: the smallest step of 1 in the parameter's dtype
+  double eps2 = 1e-3, d = 1;     // d: 1 or above
+  double weight_decay = 0;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<AdafactorOptions>;
+class LEVIN_API Adafactor final : public OptimizerOf<AdafactorOptions> {
  public:
   using OptimizerOf::OptimizerOf;
   bool elementwise() const override { return false; }

@@ -53,7 +53,7 @@ enum class StateDictType : std::uint8_t { full, sharded };
 
 // What the sharded strategies have in common.
 //
-// - The optimizer treats each element by itself: LBFGS, LAMB and Muon are ConfigErrors.
+// - The optimizer treats each element by itself: LBFGS, LAMB, Muon and Adafactor are ConfigErrors.
 // - Every rank makes the same passes. A parameter that requires grad and gets no gradient is a StateError.
 // - Optimization is automatic, with one optimizer (ConfigError).
 // - Gradients are in Optimizer::parameters() after backward, a piece of each parameter, and no longer in the module's.
