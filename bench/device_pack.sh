@@ -6,8 +6,9 @@
 #   bench/device_pack.sh [BUILD [ARCHIVE]]    build/cuda, build/device/pack.tar.xz
 #
 # BUILD is configured and built where it is not: tests, benchmarks and `levin`. With -Dcuda-ptx=false programs are
-# smaller. What each part takes is printed, and the archive's size, which may be at most LIMIT MiB (55): what is
-# carried to such a machine is often limited. The unpacked programs are started once, from a folder of their own.
+# smaller; with -Ddebug=true compute-sanitizer names lines of kernels, and programs are larger. What each part takes is
+# printed, and the archive's size, which may be at most LIMIT MiB (55): what is carried to such a machine is often
+# limited. The unpacked programs are started once, from a folder of their own.
 #
 # The library is in each program, with all machine code: xz sees the second copy when its window is larger than all of
 # them together.

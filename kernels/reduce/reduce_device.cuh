@@ -150,14 +150,25 @@ __device__ A reduce_items(const T* row, const ReduceAt& at, std::int64_t chunk, 
   std::int64_t u = chunk * at.per_chunk + lane;
   const std::int64_t rest = items - chunk * at.per_chunk;
   const std::int64_t end = chunk * at.per_chunk + (rest < at.per_chunk ? rest : at.per_chunk);
-  for (; u + 3 * lanes < end; u += 4 * lanes) {
-    const Vec<T, V> a = item(u), b = item(u + lanes), c = item(u + 2 * lanes), d = item(u + 3 * lanes);
+  // Four loads are under way along one dimension, two along several, whose divisions are most of a kernel's code.
+  if (at.reduced.rank == 1) {
+    const std::int64_t step = lanes * at.reduced.steps[0][0];
+    const T* from = row + u * at.reduced.steps[0][0];
+    for (; u + 3 * lanes < end; u += 4 * lanes, from += 4 * step) {
+      const Vec<T, V> a = fetch_item<V>(from), b = fetch_item<V>(from + step), c = fetch_item<V>(from + 2 * step),
+                      d = fetch_item<V>(from + 3 * step);
+      take(part[0], a);
+      take(part[1], b);
+      take(part[2], c);
+      take(part[3], d);
+    }
+  }
+  for (; u + lanes < end; u += 2 * lanes) {
+    const Vec<T, V> a = item(u), b = item(u + lanes);
     take(part[0], a);
     take(part[1], b);
-    take(part[2], c);
-    take(part[3], d);
   }
-  for (; u < end; u += lanes) take(part[0], item(u));
+  if (u < end) take(part[2], item(u));
   return join(join(part[0], part[1]), join(part[2], part[3]));
 }
 
@@ -238,15 +249,26 @@ __global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
       };
       const std::int64_t last = (chunk + 1) * at.per_chunk, end = last < at.n ? last : at.n;
       std::int64_t r = chunk * at.per_chunk + row;
-      for (; r + 3 * down < end; r += 4 * down) {
-        const Vec<T, V> a = item(r), b = item(r + down), c = item(r + 2 * down), d = item(r + 3 * down);
+      if (at.reduced.rank == 1) {  // as in reduce_items
+        const std::int64_t step = down * at.reduced.steps[0][0];
+        const T* top = from + r * at.reduced.steps[0][0];
+        for (; r + 3 * down < end; r += 4 * down, top += 4 * step) {
+          const Vec<T, V> a = fetch_item<V>(top), b = fetch_item<V>(top + step), c = fetch_item<V>(top + 2 * step),
+                          d = fetch_item<V>(top + 3 * step);
 #pragma unroll
-        for (int j = 0; j < V; ++j) {
-          part[j] = join(part[j], join(join(mapped<kMap>(a[j], shift[j], p), mapped<kMap>(b[j], shift[j], p)),
-                                       join(mapped<kMap>(c[j], shift[j], p), mapped<kMap>(d[j], shift[j], p))));
+          for (int j = 0; j < V; ++j) {
+            part[j] = join(part[j], join(join(mapped<kMap>(a[j], shift[j], p), mapped<kMap>(b[j], shift[j], p)),
+                                         join(mapped<kMap>(c[j], shift[j], p), mapped<kMap>(d[j], shift[j], p))));
+          }
         }
       }
-      for (; r < end; r += down) {
+      for (; r + down < end; r += 2 * down) {
+        const Vec<T, V> a = item(r), b = item(r + down);
+#pragma unroll
+        for (int j = 0; j < V; ++j)
+          part[j] = join(part[j], join(mapped<kMap>(a[j], shift[j], p), mapped<kMap>(b[j], shift[j], p)));
+      }
+      if (r < end) {
         const Vec<T, V> a = item(r);
 #pragma unroll
         for (int j = 0; j < V; ++j) part[j] = join(part[j], mapped<kMap>(a[j], shift[j], p));
@@ -366,7 +388,9 @@ void launch(const Gpu& on, const T* x, const ReducePlan& plan, const ReduceOut<A
     const bool vectors = aligned && way.columns.step == 1 && way.columns.width % kMost == 0 &&
                          all_multiples(kMost, plan.kept_step.data(), plan.kept - 1) &&
                          all_multiples(kMost, plan.reduced_step.data(), plan.reduced);
-    return vectors ? go(std::integral_constant<int, kMost>{}) : go(std::integral_constant<int, 1>{});
+    // Eight columns of exp take more registers than three blocks a processor leave.
+    constexpr int kColumns = kMap == Map::exp && kMost == 8 ? 4 : kMost;
+    return vectors ? go(std::integral_constant<int, kColumns>{}) : go(std::integral_constant<int, 1>{});
   }
   const auto go = [&]<int V>(std::integral_constant<int, V>) {
     at.kept = strided(plan.kept, plan.kept_size.data(), plan.kept_step.data());
