@@ -28,4 +28,18 @@ __device__ __forceinline__ void put_panel(const float (&d)[kCount], unsigned cha
   }
 }
 
+// The numbers of a panel where put_panel puts d[0] to d[31], which it may then overwrite.
+template <class T>
+__device__ __forceinline__ void get_panel(float (&d)[32], const unsigned char* panel) {
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4, row = warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const int at = row + i / 2 % 2 * 8;
+    const T* const pair = reinterpret_cast<const T*>(panel + at * 128 + (i / 4 ^ at % 8) * 16 + lane % 4 * 4);
+    d[i] = float(pair[0]);
+    d[i + 1] = float(pair[1]);
+  }
+  __syncwarp();  // a warp's rows are its own
+}
+
 }  // namespace levin::kernels::gpu

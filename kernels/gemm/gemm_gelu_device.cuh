@@ -61,6 +61,17 @@ void gelu_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& x, const
 template <class Form, class T>
 void gelu_slope_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& gy, const Matrix<T>& w, const T* z, T* dz,
                         Accum<T>* partial) {
+  if constexpr (kOnTensorCores<T>) {
+    auto product = plan.splits == 1 && plan.tile == 128
+                       ? hopper_product<T>({plan.m, plan.n, plan.k}, gy, w, dz, plan.n, nullptr)
+                       : std::nullopt;
+    if (product) {
+      using End = HopperProduct::End;
+      product->end = std::is_same_v<Form, GeluErf> ? End::gelu_erf_slope : End::gelu_tanh_slope;
+      product->before = const_cast<T*>(z);
+      if (hopper_made(product, on.stream)) return;
+    }
+  }
   launch_product<false>(
       on, plan, gy, w,
       Target<T, SumTimesGeluSlope<T, Form>>{.y = dz, .row_step = plan.n, .partial = partial, .epilogue = {z}});

@@ -13,8 +13,9 @@
 
 namespace levin::kernels {
 
-// y [m, n] = epilogue(sum over k of a (i, k) b (j, k), plus bias [j]). An operand's elements lie side by side along k,
-// or along its lines, which `along_lines` says; neighbouring rows of its memory are `step` elements apart.
+// y [m, n] = epilogue(sum over k of a (i, k) b (j, k), plus bias [j]), or gelu'(z) times the sum. An operand's elements
+// lie side by side along k, or along its lines, which `along_lines` says; neighbouring rows of its memory are `step`
+// elements apart.
 struct HopperProduct {
   struct Operand {
     const void* data;
@@ -27,18 +28,21 @@ struct HopperProduct {
   const void* bias;  // [n] or null
   void* y;
   std::int64_t y_step;
-  enum class End : std::uint8_t { bias, gelu_erf, gelu_tanh };
-  End end = End::bias;     // y = gelu(sum + bias) of either form; operands then lie along k
-  void* before = nullptr;  // sum + bias, as y lies; null where it is not kept
+  // y = sum + bias; gelu(sum + bias) of either form, whose operands lie along k; sum * gelu'(z) of either form, without
+  // bias, whose a lies along k and b along its lines.
+  enum class End : std::uint8_t { bias, gelu_erf, gelu_tanh, gelu_erf_slope, gelu_tanh_slope };
+  End end = End::bias;
+  void* before = nullptr;  // as y lies: sum + bias of gelu, null where it is not kept; z, which is read
 };
 
-// The tiles of y are [128, columns], columns 128 or 256; `blocks` blocks go through them.
+// The tiles of y are [128, columns], columns 128 or 256; `blocks` blocks go through them, in clusters of `peers`, 1 or
+// 2, that share the tiles of b.
 struct HopperPlan {
-  int columns, blocks;
+  int columns, blocks, peers = 1;
 };
 
 // Fewer tiles than multiprocessors, of an H100 or H200, leave some idle, and gemm_device.cuh splits long sums: none
-// then.
+// then. Clusters of two where they take no more rounds over the tiles than single blocks.
 [[nodiscard]] std::optional<HopperPlan> plan_hopper(const GemmSize& size);
 
 // The first limit that the product does not meet, as text; none where it meets all.

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/gemm/gemm_hopper.h"
@@ -78,11 +80,28 @@ struct Problem {
             .y = y.data(),
             .y_step = y_step};
   }
+  // sum * gelu'(z), z between -4 and 4, in the memory of `before`.
+  HopperProduct slope(End end) {
+    std::uint32_t state = 3;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      state = state * 1664525u + 1013904223u;
+      before[i] = T(float(std::int32_t(state)) * 0x1p-29f);
+    }
+    HopperProduct p = product(false);
+    p.end = end;
+    p.before = before.data();
+    return p;
+  }
   void run(const HopperProduct& p) {
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] = before[i] = T(77.0f);
+    const bool reads = p.end == End::gelu_erf_slope || p.end == End::gelu_tanh_slope;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      y[i] = T(77.0f);
+      if (!reads) before[i] = T(77.0f);
+    }
     hopper_multiply(p, form.plan, Stream::current(*test::launching_device()));
   }
-  // Counts elements for which !is_right(got, sum, sum of magnitudes), and the ones beyond n that were written.
+  // Counts elements for which !is_right(got, sum, sum of magnitudes, `before`), and the ones beyond n that were
+  // written.
   template <class F>
   int wrong(Aligned<T>& got, bool with_bias, F is_right) {
     int count = 0;
@@ -99,7 +118,10 @@ struct Problem {
           sum += term;
           size += std::abs(term);
         }
-        count += !is_right(value, sum, size);
+        if constexpr (std::is_invocable_v<F, double, double, double, double>)
+          count += !is_right(value, sum, size, double(float(before[std::size_t(i * y_step + j)])));
+        else
+          count += !is_right(value, sum, size);
       }
     }
     return count;
@@ -123,6 +145,23 @@ double gelu(End form, double z) {
   return 0.5 * z * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (z + 0.044715 * z * z * z)));
 }
 
+// gelu'(z), and the sum of magnitudes of its two terms, which cancel near z = -0.75.
+struct Slope {
+  double value, size;
+};
+Slope slope_of(End form, double z) {
+  double cdf, rest;
+  if (form == End::gelu_erf_slope) {
+    cdf = 0.5 * std::erfc(-z / std::sqrt(2.0));
+    rest = z * std::exp(-0.5 * z * z) / std::sqrt(2 * std::acos(-1.0));
+  } else {
+    const double c = std::sqrt(2 / std::acos(-1.0)), t = std::tanh(c * (z + 0.044715 * z * z * z));
+    cdf = 0.5 * (1 + t);
+    rest = 0.5 * z * (1 - t * t) * c * (1 + 3 * 0.044715 * z * z);
+  }
+  return {cdf + rest, cdf + std::abs(rest)};
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("simt: a product by TMA and wgmma of whole numbers is exact, in both directions of both operands", T,
@@ -130,10 +169,14 @@ TEST_CASE_TEMPLATE("simt: a product by TMA and wgmma of whole numbers is exact, 
   for (const bool a : {false, true}) {
     for (const bool b : {false, true}) {
       for (const Form& form : {Form{{200, 264, 136}, {256, 2}, a, b}, Form{{136, 131, 200}, {128, 3}, a, b},
-                               Form{{1, 8, 1}, {128, 132}, a, b}, Form{{130, 520, 65}, {256, 1}, a, b}}) {
+                               Form{{1, 8, 1}, {128, 132}, a, b}, Form{{130, 520, 65}, {256, 1}, a, b},
+                               // In clusters of two: three tiles of rows, one, and columns of the second half alone.
+                               Form{{300, 264, 136}, {256, 4, 2}, a, b}, Form{{100, 131, 330}, {128, 2, 2}, a, b},
+                               Form{{513, 72, 40}, {128, 132, 2}, a, b}}) {
         CAPTURE(a);
         CAPTURE(b);
         CAPTURE(form.size.n);
+        CAPTURE(form.plan.peers);
         Problem<T> problem(form);
         problem.fill(whole);
         for (const bool bias : {false, true}) {
@@ -146,12 +189,13 @@ TEST_CASE_TEMPLATE("simt: a product by TMA and wgmma of whole numbers is exact, 
 }
 
 TEST_CASE("simt: no order of threads, copies and products changes a product by TMA and wgmma") {
-  for (const int columns : {128, 256}) {
-    for (const bool along_lines : {false, true}) {
-      Problem<bf16> problem({{260, 328, 330}, {columns, 2}, along_lines, along_lines});
+  for (const HopperPlan plan : {HopperPlan{128, 2}, HopperPlan{256, 2}, HopperPlan{128, 2, 2}, HopperPlan{256, 4, 2}}) {
+    for (const auto& [a, b] : {std::pair{false, false}, {true, true}, {false, true}}) {
+      Problem<bf16> problem({{260, 328, 330}, plan, a, b});
       problem.fill(real);
       HopperProduct p = problem.product();
-      if (!along_lines) {
+      if (!a && b) p = problem.slope(End::gelu_tanh_slope);
+      if (!b) {
         p.end = End::gelu_tanh;
         p.before = problem.before.data();
       }
@@ -203,6 +247,37 @@ TEST_CASE_TEMPLATE("simt: a product by TMA and wgmma agrees with double on odd s
   }
 }
 
+TEST_CASE_TEMPLATE("simt: a product by TMA and wgmma ends in the slope of GELU of both forms", T, f16, bf16) {
+  for (const Form& form :
+       {Form{{77, 61, 59}, {128, 132}, false, true}, Form{{129, 577, 100}, {256, 2}, false, true},
+        Form{{300, 328, 130}, {256, 4, 2}, false, true}, Form{{191, 40, 200}, {128, 1}, false, true}}) {
+    CAPTURE(form.size.m);
+    Problem<T> problem(form);
+    problem.fill(real);
+    const double factor = 0x1p-24 * double(form.size.k / 16 + 2);
+    for (const End end : {End::gelu_erf_slope, End::gelu_tanh_slope}) {
+      problem.run(problem.slope(end));
+      // A slope of at most 1.13, and half_math's own errors of 2^-12 of each term.
+      CHECK(problem.wrong(problem.y, false, [&](double got, double sum, double size, double z) {
+        const Slope slope = slope_of(end, z);
+        return near<T>(got, sum * slope.value, 1.13 * factor * size + std::abs(sum) * 0x1p-12 * slope.size);
+      }) == 0);
+    }
+  }
+}
+
+TEST_CASE("simt: a product in clusters of two has the bits of one by single blocks") {
+  for (const bool along_lines : {false, true}) {
+    Problem<f16> single({{400, 264, 200}, {256, 3}, along_lines, along_lines}),
+        pairs({{400, 264, 200}, {256, 6, 2}, along_lines, along_lines});
+    for (Problem<f16>* p : {&single, &pairs}) {
+      p->fill(real);
+      p->run(p->product());
+    }
+    CHECK(std::memcmp(single.y.data(), pairs.y.data(), single.y.size() * sizeof(f16)) == 0);
+  }
+}
+
 TEST_CASE("simt: a product beyond the limits of TMA is an UnsupportedError, before any launch") {
   Problem<bf16> problem({{16, 16, 16}, {128, 1}, false, false});
   HopperProduct p = problem.product();
@@ -212,7 +287,8 @@ TEST_CASE("simt: a product beyond the limits of TMA is an UnsupportedError, befo
 }
 
 #if defined(LEVIN_SIMT)
-TEST_CASE("simt: matmul, linear and the hidden product of gelu_mlp that fill 132 multiprocessors go to TMA and wgmma") {
+TEST_CASE(
+    "simt: matmul, linear and the hidden products of gelu_mlp that fill 132 multiprocessors go to TMA and wgmma") {
   struct Ledger : detail::LaunchLedger {
     Ledger() { detail::mode().detour = true; }
   };
@@ -236,6 +312,14 @@ TEST_CASE("simt: matmul, linear and the hidden product of gelu_mlp that fill 132
   CHECK(reached());
   (void)gelu_mlp(x, w, {}, out, {});
   CHECK(reached());
+  {
+    const GradMode recorded(true);
+    const Tensor leaf = x.detach().requires_grad_();
+    const Tensor y = gelu_mlp(leaf, w, {}, out, {});
+    (void)reached();
+    backward(sum(y * y));  // the slope of gelu alone has as many tiles
+    CHECK(reached());
+  }
   (void)matmul(x, transpose(narrow(w, 0, 0, kColumns - 128), 0, 1));  // 120 tiles
   CHECK(!reached());
 }

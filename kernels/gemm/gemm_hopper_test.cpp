@@ -94,6 +94,10 @@ TEST_CASE("a product beyond the limits of TMA is refused with the operand's name
   refused([](HopperProduct& p) { p.before = p.y; }, "sums before an epilogue");
   refused([](HopperProduct& p) { p.end = End::gelu_erf, p.before = at(16392); }, "before: the address");
   refused([](HopperProduct& p) { p.end = End::gelu_tanh, p.b.along_lines = true; }, "gelu of operands");
+  refused([](HopperProduct& p) { p.end = End::gelu_erf_slope; }, "the slope of gelu without z");
+  refused([](HopperProduct& p) { p.end = End::gelu_tanh_slope, p.before = p.y, p.bias = p.y; },
+          "the slope of gelu without z, or with a bias");
+  refused([](HopperProduct& p) { p.end = End::gelu_tanh_slope, p.before = p.y; }, "the slope of gelu of an a");
 }
 
 TEST_CASE("a product gets tiles of 256 columns where they fill 132 multiprocessors, then of 128, then none") {
@@ -102,6 +106,14 @@ TEST_CASE("a product gets tiles of 256 columns where they fill 132 multiprocesso
   CHECK(plan_hopper({128 * 12, 128 * 11, 64})->columns == 128);
   CHECK(plan_hopper({128 * 12 - 127, 128 * 11 - 127, 64})->columns == 128);
   CHECK(!plan_hopper({128 * 12, 128 * 10, 1 << 20}).has_value());
+}
+
+TEST_CASE("a product goes through its tiles in clusters of two where that takes no more rounds") {
+  CHECK(plan_hopper({8192, 8192, 64})->peers == 2);
+  CHECK(plan_hopper({4096, 768, 64})->peers == 2);
+  CHECK(plan_hopper({128 * 12, 128 * 11, 64})->peers == 2);  // 66 pairs: one round
+  CHECK(plan_hopper({128 * 11, 128 * 12, 64})->peers == 1);  // 72 pairs: two rounds instead of one
+  CHECK(plan_hopper({100, 256 * 132, 64})->peers == 1);      // second rows would be none
 }
 
 TEST_CASE("device: our own products that fill the device are exact, in both directions of both operands") {
