@@ -26,33 +26,15 @@ const AdafactorOptions kAll{
 Tensor spaced(const Shape& shape) { return view(linspace(-1, 1, shape.numel(), cpu, DType::f64), Dims(shape.dims())); }
 
 // Matrices, stacks of them and vectors: of one element, of several lines and blocks, and empty.
-struct Parts {
-  std::vector<Tensor> values;
-  std::unique_ptr<Adafactor> optimizer;
-  Parts(const AdafactorOptions& options, Device device, DType dtype) {
+struct Parts : Stepped<Adafactor> {
+  Parts(const AdafactorOptions& options, Device device, DType dtype) : Stepped(starts(device, dtype), options) {}
+  static std::vector<Tensor> starts(Device device, DType dtype) {
+    std::vector<Tensor> values;
     for (const Shape& shape : {Shape{3, 2}, Shape{2, 2, 3}, Shape{5}, Shape{1, 1}, Shape{}, Shape{150, 1100},
                                Shape{5000}, Shape{0, 4}, Shape{7, 5, 3, 3}})
-      values.push_back(spaced(shape).to(dtype).to(device).requires_grad_());
-    values.push_back(
-        spaced({4, 6, 3, 5}).contiguous(MemoryFormat::channels_last).to(dtype).to(device).requires_grad_());
-    Parameters p;
-    for (std::size_t k = 0; k < values.size(); ++k) p.push_back({.value = &values[k], .name = "p" + std::to_string(k)});
-    optimizer = std::make_unique<Adafactor>(std::move(p), options);
-  }
-  void set_gradients(int t) {
-    for (Tensor& v : values) set_gradient(v, t);
-  }
-  void step(int t) {
-    set_gradients(t);
-    optimizer->step();
-  }
-  [[nodiscard]] std::vector<double> all() const {
-    std::vector<double> out;
-    for (const Tensor& t : values) {
-      const auto v = t.detach().to(cpu).to(DType::f64).to_vector<double>();
-      out.insert(out.end(), v.begin(), v.end());
-    }
-    return out;
+      values.push_back(spaced(shape).to(dtype).to(device));
+    values.push_back(spaced({4, 6, 3, 5}).contiguous(MemoryFormat::channels_last).to(dtype).to(device));
+    return values;
   }
   [[nodiscard]] Tensor state(const std::string& key) const {
     for (const auto& [name, value] : optimizer->state_dict())

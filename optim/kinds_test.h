@@ -74,6 +74,39 @@ inline Tensor gradient(const Shape& shape, int t, Device device, DType dtype) {
 }
 inline void set_gradient(Tensor& p, int t) { p.set_grad(gradient(p.shape(), t, p.device(), p.dtype())); }
 
+// All elements of some tensors, in order.
+inline std::vector<double> elements_of(const std::vector<Tensor>& values) {
+  std::vector<double> out;
+  for (const Tensor& t : values) {
+    const auto v = t.detach().to(Device::cpu()).to(DType::f64).to_vector<double>();
+    out.insert(out.end(), v.begin(), v.end());
+  }
+  return out;
+}
+
+// Parameters p0, p1, .. and the optimizer O of all, each with a gradient in every step.
+template <class O>
+struct Stepped {
+  std::vector<Tensor> values;
+  std::unique_ptr<O> optimizer;
+
+  template <class Options>
+  Stepped(std::vector<Tensor> starts, const Options& options) : values(std::move(starts)) {
+    Parameters p;
+    for (std::size_t k = 0; k < values.size(); ++k)
+      p.push_back({.value = &values[k].requires_grad_(), .name = "p" + std::to_string(k)});
+    optimizer = std::make_unique<O>(std::move(p), options);
+  }
+  void set_gradients(int t) {
+    for (Tensor& v : values) set_gradient(v, t);
+  }
+  void step(int t) {
+    set_gradients(t);
+    optimizer->step();
+  }
+  [[nodiscard]] std::vector<double> all() const { return elements_of(values); }
+};
+
 // Parameters of several sizes, more than one block among them, and their optimizer.
 struct Net {
   std::vector<Tensor> values;
@@ -101,14 +134,7 @@ struct Net {
         set_gradient(values[k], t);
     }
   }
-  [[nodiscard]] std::vector<double> all() const {
-    std::vector<double> out;
-    for (const Tensor& t : values) {
-      const auto v = t.detach().to(Device::cpu()).to(DType::f64).to_vector<double>();
-      out.insert(out.end(), v.begin(), v.end());
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<double> all() const { return elements_of(values); }
   [[nodiscard]] std::int64_t steps(const std::string& parameter = "p3") const {
     for (const auto& [key, value] : optimizer->state_dict())
       if (key == parameter + ".step") return value.item<std::int64_t>();

@@ -18,33 +18,13 @@ namespace {
 const Device cpu = Device::cpu();
 
 // Matrices of several shapes, more than one block among them, and their optimizer.
-struct Matrices {
-  std::vector<Tensor> values;
-  std::unique_ptr<Muon> optimizer;
-  Matrices(const MuonOptions& options, Device device, DType dtype) {
-    for (const Shape& s : {Shape{3, 5}, Shape{6, 2}, Shape{1, 1}, Shape{70, 90}, Shape{0, 4}}) {
-      Tensor t = view(linspace(-1, 1, s.numel(), cpu, DType::f64), {s[0], s[1]}).to(dtype).to(device);
-      t.requires_grad_();
-      values.push_back(t);
-    }
-    Parameters p;
-    for (std::size_t k = 0; k < values.size(); ++k) p.push_back({.value = &values[k], .name = "p" + std::to_string(k)});
-    optimizer = std::make_unique<Muon>(std::move(p), options);
-  }
-  void set_gradients(int t) {
-    for (Tensor& v : values) set_gradient(v, t);
-  }
-  void step(int t) {
-    set_gradients(t);
-    optimizer->step();
-  }
-  [[nodiscard]] std::vector<double> all() const {
-    std::vector<double> out;
-    for (const Tensor& t : values) {
-      const auto v = t.detach().to(cpu).to(DType::f64).to_vector<double>();
-      out.insert(out.end(), v.begin(), v.end());
-    }
-    return out;
+struct Matrices : Stepped<Muon> {
+  Matrices(const MuonOptions& options, Device device, DType dtype) : Stepped(starts(device, dtype), options) {}
+  static std::vector<Tensor> starts(Device device, DType dtype) {
+    std::vector<Tensor> values;
+    for (const Shape& s : {Shape{3, 5}, Shape{6, 2}, Shape{1, 1}, Shape{70, 90}, Shape{0, 4}})
+      values.push_back(view(linspace(-1, 1, s.numel(), cpu, DType::f64), {s[0], s[1]}).to(dtype).to(device));
+    return values;
   }
 };
 void check_within(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
