@@ -112,6 +112,43 @@ Tensor Laplace::log_prob(const Tensor& x) const {
 }
 Tensor Laplace::entropy() const { return expand(log(scale * 2) + 1, common("Laplace", loc, scale)); }
 
+Tensor LogNormal::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor LogNormal::rsample(Generator& generator, const Shape& shape) const {
+  return exp(Normal{loc, scale}.rsample(generator, shape));
+}
+Tensor LogNormal::log_prob(const Tensor& x) const {
+  const Tensor is_inside = gt(x, 0), y = log(masked_fill(x, logical_not(is_inside), 1));
+  return inside(Normal{loc, scale}.log_prob(y) - y, is_inside);
+}
+Tensor LogNormal::entropy() const { return Normal{loc, scale}.entropy() + loc; }
+
+Tensor Gumbel::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Gumbel::rsample(Generator& generator, const Shape& shape) const {
+  const Tensor u = uniform(joined(shape, common("Gumbel", loc, scale)), generator, loc);
+  // u of 0 would be infinitely far away; the next number that is drawn is twice this one.
+  const double least = wide_of(loc) == DType::f64 ? 0x1p-54 : 0x1p-25;
+  return loc - scale * log(neg(log1p(neg(clamp(u, least, {}))))).to(loc.dtype());
+}
+Tensor Gumbel::log_prob(const Tensor& x) const {
+  (void)common("Gumbel", loc, scale);
+  const Tensor z = (x - loc) / scale;
+  return neg(z + exp(neg(z))) - log(scale);
+}
+Tensor Gumbel::entropy() const { return expand(log(scale) + (1 + std::numbers::egamma), common("Gumbel", loc, scale)); }
+
+Tensor Cauchy::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Cauchy::rsample(Generator& generator, const Shape& shape) const {
+  const Tensor u = uniform(joined(shape, common("Cauchy", loc, scale)), generator, loc);
+  return loc + scale * tan((u - 0.5) * std::numbers::pi).to(loc.dtype());
+}
+Tensor Cauchy::log_prob(const Tensor& x) const {
+  (void)common("Cauchy", loc, scale);
+  return neg(log(scale) + log1p(square((x - loc) / scale))) - std::log(std::numbers::pi);
+}
+Tensor Cauchy::entropy() const {
+  return expand(log(scale) + std::log(4 * std::numbers::pi), common("Cauchy", loc, scale));
+}
+
 Bernoulli Bernoulli::of_probs(const Tensor& probs) {
   check_float("Bernoulli", probs);
   double eps = 0x1p-52;

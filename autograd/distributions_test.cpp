@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numbers>
 #include <vector>
 
 #include "levin/autograd.h"
@@ -14,7 +15,8 @@
 namespace levin::testing {
 namespace {
 
-using distributions::Bernoulli, distributions::Categorical, distributions::Exponential, distributions::Laplace,
+using distributions::Bernoulli, distributions::Categorical, distributions::Cauchy, distributions::Exponential,
+    distributions::Gumbel, distributions::Laplace, distributions::LogNormal, distributions::MultivariateNormal,
     distributions::Normal, distributions::Uniform;
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -134,6 +136,15 @@ TEST_CASE("samples have the moments of their distributions") {
   check_moments(Uniform{a, b}.sample(g, many), 1.25, 2.25 / 12, std::pow(1.5, 4) / 80);
   check_moments(Exponential{b}.sample(g, many), 0.5, 0.25, 9 / 16.0);
   check_moments(Laplace{a, b}.sample(g, many), 0.5, 8, 24 * 16);
+  // e^(s^2) of s = 0.5.
+  const double w = std::exp(0.25), spread = (w - 1) * w * std::exp(2 * 0.5);
+  check_moments(LogNormal{a, vec({0.5})}.sample(g, many), std::exp(0.5 + 0.125), spread,
+                (std::pow(w, 4) + 2 * std::pow(w, 3) + 3 * w * w - 3) * spread * spread);
+  const double wide = M_PI * M_PI / 6 * 4;
+  check_moments(Gumbel{a, b}.sample(g, many), 0.5 + 2 * std::numbers::egamma, wide, 5.4 * wide * wide);
+  // A Cauchy variable has no moments; a third lies beyond tan(pi / 3).
+  const Tensor far = gt(abs(Cauchy{a, b}.sample(g, many) - a), b * std::sqrt(3.0));
+  check_moments(far.to(DType::f64), 1 / 3.0, 2 / 9.0, 2 / 9.0 * (1 - 3 * 2 / 9.0));
   check_moments(Bernoulli::of_probs(vec({0.3})).sample(g, many), 0.3, 0.21, 0.21 * (1 - 3 * 0.21));
   const Tensor drawn = Categorical{log(vec({1, 2, 5}))}.sample(g, many);
   check_moments(eq(drawn, 1).to(DType::f64), 0.25, 0.1875, 0.1875 * (1 - 3 * 0.1875));
@@ -178,6 +189,73 @@ TEST_CASE("log-densities and entropies follow their formulas, and are -inf outsi
   CHECK_THROWS_AS((void)three.log_prob(from_data(std::vector<std::int64_t>{3}, {1}, cpu)), IndexError);
 }
 
+// torch.distributions of PyTorch 2.13 in f64.
+TEST_CASE("log-normal, Gumbel and Cauchy densities and entropies equal PyTorch's") {
+  const Tensor loc = vec({0.5, -1}), scale = vec({2, 0.25}), x = vec({1.5, 0.5});
+  close(LogNormal{loc, scale}.log_prob(x), {-2.0186679275959074, 0.40723378608867666});
+  close(LogNormal{loc, scale}.entropy(), {2.612085713764618, -0.9673558279152179});
+  close(LogNormal{loc, scale}.log_prob(vec({0, -2})), {-kInf, -kInf});
+  close(Gumbel{loc, scale}.log_prob(x), {-1.7996778402725786, -4.616184391056776});
+  close(Gumbel{loc, scale}.entropy(), {2.270362845461478, 0.19092130378164218});
+  close(Cauchy{loc, scale}.log_prob(x), {-2.061020617723555, -3.369353437373734});
+  close(Cauchy{loc, scale}.entropy(), {3.224171427529236, 1.1447298858494002});
+}
+
+#if LEVIN_HAVE_EIGEN
+MultivariateNormal skewed() {
+  return {vec({1, -2, 0.5}), reshape(vec({2, 99, 99, 0.5, 1, 99, -1, 0.25, 0.5}), {3, 3})};  // 99: not read
+}
+MultivariateNormal of_rows() {
+  return MultivariateNormal::of_covariance(vec({0, 1, 0}), reshape(vec({2, 0.5, 0, 0.5, 1, 0.25, 0, 0.25, 3}), {3, 3}));
+}
+
+TEST_CASE("multivariate normal densities, entropies and divergences equal PyTorch's, in batches too") {
+  const Tensor x = reshape(vec({0, 0, 0, 1, -1, 2}), {2, 3});
+  close(skewed().log_prob(x), {-10.295878099614018, -6.3818155996140185});
+  close(of_rows().log_prob(x), {-4.159246715784791, -7.909246715784791});
+  close(skewed().entropy(), {4.2568155996140185});
+  close(kl_divergence(skewed(), of_rows()), {7.736272579585405});
+  close(kl_divergence(of_rows(), skewed()), {17.206372237487763});
+  // Three factors of 3 x 3, whose shape a single one must not be taken for.
+  const Tensor l = skewed().scale_tril;
+  const MultivariateNormal three{vec({1, -2, 0.5}), stack({l, l, l}, 0)};
+  close(kl_divergence(of_rows(), three), {17.206372237487763, 17.206372237487763, 17.206372237487763});
+  CHECK(three.log_prob(unsqueeze(x, 1)).shape() == Shape{2, 3});
+  CHECK(three.entropy().shape() == Shape{3});
+  Generator g(3);
+  CHECK(three.sample(g, {5}).shape() == Shape{5, 3, 3});
+  CHECK_FALSE(three.rsample(g).requires_grad());
+  CHECK_THROWS_WITH_AS((void)(MultivariateNormal{vec({1, 2}), l}.entropy()),
+                       doctest::Contains("MultivariateNormal: loc has shape [2], scale_tril [3, 3]"), ShapeError);
+  CHECK_THROWS_AS((void)MultivariateNormal::of_covariance(vec({1}), reshape(vec({-1}), {1, 1})), ConfigError);
+}
+
+TEST_CASE("multivariate normal samples have their mean and covariance, and derivatives flow to both") {
+  Generator g(2);
+  const Tensor drawn = skewed().sample(g, {kDraws}) - skewed().loc;
+  const Tensor want = skewed().covariance(), got = matmul(t(drawn), drawn) / double(kDraws);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double mean = at(levin::mean(drawn, {0}), i), variance = at(want, 4 * i);
+    CHECK(std::abs(mean) < 5 * std::sqrt(variance / kDraws));
+    for (std::size_t j = 0; j < 3; ++j) {
+      const double error = std::sqrt((variance * at(want, 4 * j) + std::pow(at(want, 3 * i + j), 2)) / kDraws);
+      CHECK(std::abs(at(got, 3 * i + j) - at(want, 3 * i + j)) < 5 * error);
+    }
+  }
+  Tensor loc = vec({1, -2, 0.5}), l = reshape(vec({2, 0, 0, 0.5, 1, 0, -1, 0.25, 0.5}), {3, 3});
+  loc.requires_grad_();
+  l.requires_grad_();
+  const GradcheckFn f = [&](std::span<const Tensor> in) {
+    Generator again(5);
+    const MultivariateNormal d{in[0], in[1]};
+    return Tensors{d.rsample(again, {2}), d.log_prob(vec({0, 1, 2})), d.entropy(), kl_divergence(d, of_rows()),
+                   kl_divergence(of_rows(), d)};
+  };
+  const GradcheckResult result = gradcheck(f, std::array{loc, l});
+  CHECK_MESSAGE(result.ok, result.message);
+}
+#endif
+
 TEST_CASE("divergences follow their formulas, and one with itself is 0") {
   const Normal p{vec({0.5}), vec({2})}, q{vec({-1}), vec({0.5})};
   close(kl_divergence(p, q), {0.5 * (16 + 9 - 1 - std::log(16.0))});
@@ -209,6 +287,9 @@ TEST_CASE("rsample and log_prob differentiate in the parameters, and sample does
   check([](const Tensor& x, const Tensor& y) { return Laplace{x, y}; });
   check([](const Tensor& x, const Tensor& y) { return Exponential{exp(x) + y}; });
   check([](const Tensor& x, const Tensor& y) { return Uniform{x - 1, x + y + 3}; });
+  check([](const Tensor& x, const Tensor& y) { return LogNormal{x, y}; });
+  check([](const Tensor& x, const Tensor& y) { return Gumbel{x, y}; });
+  check([](const Tensor& x, const Tensor& y) { return Cauchy{x, y}; });
   Tensor logits = vec({0.3, -0.2, 1});
   logits.requires_grad_();
   const GradcheckFn f = [&](std::span<const Tensor> in) {

@@ -52,6 +52,48 @@ struct Laplace {
   [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
 };
 
+// The exponential of Normal{loc, scale}, x > 0.
+struct LogNormal {
+  Tensor loc, scale;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // exp of Normal's
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// exp(-z - exp(-z)) / scale, z = (x - loc) / scale: of the largest of many values.
+struct Gumbel {
+  Tensor loc, scale;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // by its inverse
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// 1 / (pi scale (1 + ((x - loc) / scale)^2)), without mean and variance.
+struct Cauchy {
+  Tensor loc, scale;
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // by its inverse
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
+// Normal vectors of n numbers: loc [..., n], scale_tril [..., n, n], the Cholesky factor l of their covariance l l^T,
+// whose upper triangle is not read. The leading dimensions broadcast and are the distribution's shape; samples and
+// values have n behind it. of_covariance, log_prob and kl_divergence are linear algebra: f32 and f64 on the CPU, in a
+// build with Eigen, as levin/linalg.h says. ShapeError where sizes do not meet.
+struct MultivariateNormal {
+  Tensor loc, scale_tril;
+  // By linalg::cholesky, which throws ConfigError unless the covariance is positive definite.
+  [[nodiscard]] LEVIN_API static MultivariateNormal of_covariance(const Tensor& loc, const Tensor& covariance);
+  [[nodiscard]] LEVIN_API Tensor covariance() const;                                            // l l^T
+  [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached
+  [[nodiscard]] LEVIN_API Tensor rsample(Generator& generator, const Shape& shape = {}) const;  // loc + l N(0, 1)
+  [[nodiscard]] LEVIN_API Tensor log_prob(const Tensor& x) const;                               // of the density
+  [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
+};
+
 // 1 with probability sigmoid(logits), else 0, in the dtype of logits.
 struct Bernoulli {
   Tensor logits;
@@ -80,5 +122,6 @@ struct Categorical {
 // it is infinite.
 [[nodiscard]] LEVIN_API Tensor kl_divergence(const Normal& p, const Normal& q);
 [[nodiscard]] LEVIN_API Tensor kl_divergence(const Categorical& p, const Categorical& q);
+[[nodiscard]] LEVIN_API Tensor kl_divergence(const MultivariateNormal& p, const MultivariateNormal& q);
 
 }  // namespace levin::distributions
