@@ -227,6 +227,11 @@ TEST_CASE("multivariate normal densities, entropies and divergences equal PyTorc
   CHECK_FALSE(three.rsample(g).requires_grad());
   CHECK_THROWS_WITH_AS((void)(MultivariateNormal{vec({1, 2}), l}.entropy()),
                        doctest::Contains("MultivariateNormal: loc has shape [2], scale_tril [3, 3]"), ShapeError);
+  CHECK_THROWS_WITH_AS((void)skewed().log_prob(vec({1})),
+                       "MultivariateNormal: values have shape [1], expected 3 numbers in the last dimension",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS((void)kl_divergence(skewed(), MultivariateNormal{vec({1}), reshape(vec({1}), {1, 1})}),
+                       "kl_divergence: vectors of 3 and of 1 numbers, expected as many", ShapeError);
   CHECK_THROWS_AS((void)MultivariateNormal::of_covariance(vec({1}), reshape(vec({-1}), {1, 1})), ConfigError);
 }
 

@@ -67,6 +67,8 @@ Tensor MultivariateNormal::rsample(Generator& generator, const Shape& shape) con
 Tensor MultivariateNormal::log_prob(const Tensor& x) const {
   const Parts p(*this);
   check_defined(kOp, x);
+  if (x.rank() < 1 || x.size(-1) != p.n)
+    fail<ShapeError>(kOp, ": values have shape ", x.shape(), ", expected ", p.n, " numbers in the last dimension");
   const Tensor apart = x - p.loc;
   return squared_distance(p.l, apart) * -0.5 - p.half_log_det() - 0.5 * double(p.n) * std::log(2 * std::numbers::pi);
 }

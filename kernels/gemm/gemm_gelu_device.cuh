@@ -40,20 +40,28 @@ void launch_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& a, con
               lines_of<kRightAlongK>(b.data, b.col, b.row, plan.n, plan.k), single, to);
 }
 
+// y by gemm_hopper_device.cuh, where that takes the product. Returns whether it did.
+template <class T>
+bool made_by_hopper(const Gpu& on, const GemmPlan& plan, const Matrix<T>& a, const Matrix<T>& b, T* y, const T* bias,
+                    HopperProduct::End end, T* before) {
+  if constexpr (kOnTensorCores<T>) {
+    if (plan.splits != 1 || plan.tile != 128) return false;
+    auto product = hopper_product<T>({plan.m, plan.n, plan.k}, a, b, y, plan.n, bias);
+    if (!product) return false;
+    product->end = end;
+    product->before = before;
+    return hopper_made(product, on.stream);
+  } else {
+    return false;
+  }
+}
+
 template <class Form, class T>
 void gelu_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& x, const Matrix<T>& w, const T* bias, T* z,
                   T* h, Accum<T>* partial) {
-  if constexpr (kOnTensorCores<T>) {
-    auto product = plan.splits == 1 && plan.tile == 128
-                       ? hopper_product<T>({plan.m, plan.n, plan.k}, x, w, h, plan.n, bias)
-                       : std::nullopt;
-    if (product) {
-      using End = HopperProduct::End;
-      product->end = std::is_same_v<Form, GeluErf> ? End::gelu_erf : End::gelu_tanh;
-      product->before = z;
-      if (hopper_made(product, on.stream)) return;
-    }
-  }
+  using End = HopperProduct::End;
+  constexpr End kEnd = std::is_same_v<Form, GeluErf> ? End::gelu_erf : End::gelu_tanh;
+  if (made_by_hopper(on, plan, x, w, h, bias, kEnd, z)) return;
   launch_product<true>(
       on, plan, x, w,
       Target<T, GeluOfSum<T, Form>>{.y = h, .row_step = plan.n, .col_bias = bias, .partial = partial, .epilogue = {z}});
@@ -61,17 +69,9 @@ void gelu_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& x, const
 template <class Form, class T>
 void gelu_slope_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& gy, const Matrix<T>& w, const T* z, T* dz,
                         Accum<T>* partial) {
-  if constexpr (kOnTensorCores<T>) {
-    auto product = plan.splits == 1 && plan.tile == 128
-                       ? hopper_product<T>({plan.m, plan.n, plan.k}, gy, w, dz, plan.n, nullptr)
-                       : std::nullopt;
-    if (product) {
-      using End = HopperProduct::End;
-      product->end = std::is_same_v<Form, GeluErf> ? End::gelu_erf_slope : End::gelu_tanh_slope;
-      product->before = const_cast<T*>(z);
-      if (hopper_made(product, on.stream)) return;
-    }
-  }
+  using End = HopperProduct::End;
+  constexpr End kEnd = std::is_same_v<Form, GeluErf> ? End::gelu_erf_slope : End::gelu_tanh_slope;
+  if (made_by_hopper(on, plan, gy, w, dz, static_cast<const T*>(nullptr), kEnd, const_cast<T*>(z))) return;
   launch_product<false>(
       on, plan, gy, w,
       Target<T, SumTimesGeluSlope<T, Form>>{.y = dz, .row_step = plan.n, .partial = partial, .epilogue = {z}});
