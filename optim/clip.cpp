@@ -27,8 +27,8 @@ Tensor norm_of(const Gradients& gradients, double p, [[maybe_unused]] const kern
   }
 #endif
   double total = 0;
-  gradients.each([&](auto* g, std::int64_t n) {
-    const double part = kernels::cpu::power_sum(kernels::Cpu{}, g, n, p);
+  gradients.each([&](auto slots) {
+    const double part = kernels::cpu::power_sum(kernels::Cpu{}, slots, p);
     total = std::isinf(p) ? (part > total || part != part ? part : total) : total + part;
   });
   const double norm = std::isinf(p) ? total : p == 2 ? std::sqrt(total) : std::pow(total, 1 / p);
@@ -47,9 +47,7 @@ void scale_to(const char* op, const Parameters& parameters, double max_norm, con
   const double factor = max_norm / (norm.item() + 1e-6);
   // Not `factor < 1`: a NaN norm spreads into the gradients, as in PyTorch.
   if (factor >= 1) return;
-  Gradients(op, parameters, op).each([&](auto* g, std::int64_t n) {
-    kernels::cpu::scale(kernels::Cpu{}, g, n, factor);
-  });
+  Gradients(op, parameters, op).each([&](auto slots) { kernels::cpu::scale(kernels::Cpu{}, slots, factor); });
 }
 
 }  // namespace
@@ -134,9 +132,7 @@ void divide_gradients_(const Parameters& parameters, const Tensor& divisor) {
     return;
   }
 #endif
-  gradients.each([&](auto* g, std::int64_t n) {
-    kernels::cpu::scale(kernels::Cpu{}, g, n, 1 / *Updates::first<double>(divisor));
-  });
+  gradients.each([&](auto slots) { kernels::cpu::scale(kernels::Cpu{}, slots, 1 / *Updates::first<double>(divisor)); });
 }
 
 void clip_grad_value_(const Parameters& parameters, double limit) {
@@ -149,7 +145,7 @@ void clip_grad_value_(const Parameters& parameters, double limit) {
   }
 #endif
   if (gradients.device().is_meta()) return;
-  gradients.each([&](auto* g, std::int64_t n) { kernels::cpu::clamp_all(kernels::Cpu{}, g, n, limit); });
+  gradients.each([&](auto slots) { kernels::cpu::clamp_all(kernels::Cpu{}, slots, limit); });
 }
 
 }  // namespace levin::optim

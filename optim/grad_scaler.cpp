@@ -202,13 +202,15 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
   double squares = 0;
   bool finite = true;
   const auto unscale = [&]<class T>(T* g, std::int64_t n) {
-    kernels::cpu::scale(on, g, n, 1.0 / static_cast<double>(*scale));
-    const double part = kernels::cpu::squared_sum(on, g, n);
+    const kernels::Slot<T> slot{.p = g, .n = n};
+    const std::span one(&slot, 1);
+    kernels::cpu::scale(on, one, 1.0 / static_cast<double>(*scale));
+    const double part = kernels::cpu::power_sum(on, one, 2);
     squares += part;
     // The square of a finite f32 is finite in double; that of a f64 gradient may overflow: its largest element decides.
     if (!std::isfinite(part))
       finite = finite && std::is_same_v<T, double> &&
-               std::isfinite(kernels::cpu::power_sum(on, g, n, std::numeric_limits<double>::infinity()));
+               std::isfinite(kernels::cpu::power_sum(on, one, std::numeric_limits<double>::infinity()));
   };
   for (const auto& [from, to] : gradients) {
     if (from.dtype() != to.dtype()) Updates::round_into(to, from);

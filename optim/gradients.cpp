@@ -6,7 +6,7 @@
 
 namespace levin::optim {
 
-Gradients::Gradients(const char* op, const Parameters& parameters, const char* writer) : write_(writer != nullptr) {
+Gradients::Gradients(const char* op, const Parameters& parameters, const char* writer) {
   std::vector<const ParamRef*> once;     // with a gradient
   std::unordered_set<const void*> seen;  // modules may share a tensor (tied weights), which counts once
   for (const ParamRef& p : parameters) {
@@ -36,8 +36,6 @@ Gradients::Gradients(const char* op, const Parameters& parameters, const char* w
       put(single_);
     else if (g.dtype() == DType::f64)
       put(wide_);
-    else if (g.device().is_cpu())
-      narrow_.push_back(g);
     else if (g.dtype() == DType::f16)
       put(half_);
     else

@@ -18,22 +18,16 @@ class Gradients {
   [[nodiscard]] bool empty() const { return tensors_.empty(); }
   [[nodiscard]] Device device() const { return empty() ? Device::cpu() : tensors_.front().device(); }
   [[nodiscard]] kernels::GradientSlots slots() const { return {single_, wide_, half_, brain_}; }
-  // On the cpu: calls f(T* gradient, elements) for each, T float or double. A 16-bit gradient is passed as a float
-  // copy, which is rounded back if gradients may be written.
+  // Calls f(span of slots) for each dtype: T float, double, f16 and bf16.
   template <class F>
   void each(F&& f) const {
-    for (const auto& s : single_) f(s.p, s.n);
-    for (const auto& s : wide_) f(s.p, s.n);
-    for (const Tensor& t : narrow_) {
-      const Tensor copy = t.detach().to(DType::f32);
-      f(Updates::first<float>(copy), t.numel());
-      if (write_) Updates::round_into(t, copy);
-    }
+    const auto call = [&f]<class T>(const std::vector<kernels::Slot<T>>& slots) {
+      f(std::span<const kernels::Slot<T>>(slots));
+    };
+    call(single_), call(wide_), call(half_), call(brain_);
   }
 
  private:
-  std::vector<Tensor> narrow_;  // on the cpu, of 16 bits
-  bool write_ = false;
   std::vector<Tensor> tensors_;  // kept until kernels are enqueued
   std::vector<kernels::Slot<float>> single_;
   std::vector<kernels::Slot<double>> wide_;

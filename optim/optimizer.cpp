@@ -67,7 +67,9 @@ void Updates::zero_gradients(const Parameters& parameters) {
   if (const Device device = gradients.device(); device.launches())
     return kernels::fill_gradients({Stream::current(device)}, gradients.slots(), 0);
 #endif
-  gradients.each([](auto* g, std::int64_t n) { std::fill_n(g, static_cast<std::size_t>(n), 0); });
+  gradients.each([]<class T>(std::span<const kernels::Slot<T>> slots) {
+    for (const auto& s : slots) std::fill_n(s.p, static_cast<std::size_t>(s.n), T(0.0f));
+  });
 }
 
 void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {

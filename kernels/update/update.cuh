@@ -184,12 +184,13 @@ namespace levin::kernels::cpu {
 LEVIN_PICK(update)          // update(on, rule, span of slots)
 LEVIN_PICK(muon_direction)  // muon_direction(on, rule, slot, x)
 LEVIN_PICK(muon_apply)      // muon_apply(on, rule, slot, x)
-LEVIN_PICK(squared_sum)     // sum of x^2 in double: squared_sum(on, x, n)
-LEVIN_PICK(power_sum)       // sum of |x|^p in double, p = inf: the maximum; NaN stays NaN
-LEVIN_PICK(scale)           // x *= factor
-LEVIN_PICK(clamp_all)       // x = min(max(x, -limit), limit)
-LEVIN_PICK(dot)             // sum of x y in double
-LEVIN_PICK(axpy)            // y += alpha x
+// Of span of slots, T float, double, f16 or bf16 (computed in float):
+LEVIN_PICK(power_sum)  // sum of |p|^power in double, power = inf: the maximum; NaN stays NaN
+LEVIN_PICK(scale)      // p *= factor
+LEVIN_PICK(clamp_all)  // p = min(max(p, -limit), limit)
+// Of arrays:
+LEVIN_PICK(dot)   // sum of x y in double
+LEVIN_PICK(axpy)  // y += alpha x
 }  // namespace levin::kernels::cpu
 
 #endif  // LEVIN_KERNELS_UPDATE_CUH
@@ -410,13 +411,15 @@ void update_slot(const RpropRule& r, const Slot<T>& s, std::int64_t begin, std::
     for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(kernels::bit_cast<bf16>(h[i]));
   }
 }
+// h = x, rounded to the nearest.
+template <class H>
+[[gnu::noinline]] void narrow(const float* x, std::uint16_t* h, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) h[i] = H(x[i]).bits;
+}
 template <class H>
 [[gnu::noinline]] void narrow_as(const Slot<float>& s, const float* x, std::int64_t begin, std::int64_t n) {
   std::uint16_t* h = reinterpret_cast<std::uint16_t*>(s.p) + begin;
-  if (!s.stochastic) {
-    for (std::int64_t i = 0; i < n; ++i) h[i] = H(x[i]).bits;
-    return;
-  }
+  if (!s.stochastic) return narrow<H>(x, h, n);
   std::uint32_t four[4] = {};
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t element = s.first + begin + i;
@@ -614,28 +617,82 @@ double chunked_sum(const Cpu& on, std::int64_t n, F&& part) {
   return total;
 }
 
-template <class T>
-double squared_sum(const Cpu& on, const T* x, std::int64_t n) {
-  return chunked_sum(on, n, [x](std::int64_t begin, std::int64_t end) {
-    return eight_sums(x, begin, end, [](const T* v, std::int64_t i) { return double(v[i]) * double(v[i]); });
+// Calls body(values, n) for x[begin, end): of 16-bit x for blocks of float copies, which go back unless x is const.
+template <class T, class F>
+void each_in_float(T* x, std::int64_t begin, std::int64_t end, F&& body) {
+  using H = std::remove_const_t<T>;
+  if constexpr (sizeof(H) == 2) {
+    constexpr std::int64_t kBlock = 1024;
+    alignas(64) float room[kBlock];
+    for (std::int64_t i = begin; i < end; i += kBlock) {
+      const std::int64_t n = std::min(kBlock, end - i);
+      widen(std::is_same_v<H, f16> ? Half::f16 : Half::bf16, reinterpret_cast<const std::uint16_t*>(x + i), room, n);
+      body(room, n);
+      if constexpr (!std::is_const_v<T>) narrow<H>(room, reinterpret_cast<std::uint16_t*>(x + i), n);
+    }
+  } else {
+    body(x + begin, end - begin);
+  }
+}
+
+// part(x, begin, end) of every chunk of every slot, in the order of slots.
+template <class T, class F>
+std::vector<double> of_chunks(const Cpu& on, std::span<const Slot<T>> slots, F&& part) {
+  struct Chunk {
+    const T* x;
+    std::int64_t begin, end;
+  };
+  std::vector<Chunk> chunks;
+  std::int64_t elements = 0;
+  for (const Slot<T>& s : slots) {
+    elements += s.n;
+    for (std::int64_t at = 0; at < s.n; at += kUpdateChunk)
+      chunks.push_back({s.p, at, std::min(s.n, at + kUpdateChunk)});
+  }
+  const auto n = static_cast<std::int64_t>(chunks.size());
+  std::vector<double> parts(chunks.size());
+  const std::int64_t grain = elements <= kUpdateChunk ? n : std::max<std::int64_t>(1, kUpdateChunk * n / elements);
+  on.parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      parts[i] = part(chunks[i].x, chunks[i].begin, chunks[i].end);
   });
+  return parts;
+}
+
+// The sum of term(x, i) of all elements, in double.
+template <class T, class F>
+double sum_of_terms(const Cpu& on, std::span<const Slot<T>> slots, F&& term) {
+  double total = 0;
+  const auto part = [&](const T* x, std::int64_t begin, std::int64_t end) {
+    double sum = 0;
+    each_in_float(x, begin, end, [&](const auto* v, std::int64_t n) { sum += eight_sums(v, 0, n, term); });
+    return sum;
+  };
+  for (const double sum : of_chunks(on, slots, part)) total += sum;
+  return total;
 }
 
 template <class T>
-double power_sum(const Cpu& on, const T* x, std::int64_t n, double p) {
-  if (p == 2) return squared_sum(on, x, n);
-  if (std::isinf(p)) {
-    double high = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const double v = std::abs(double(x[i]));
-      if (v > high || v != v) high = v;
-      if (high != high) break;
-    }
-    return high;
+double power_sum(const Cpu& on, std::span<const Slot<T>> slots, double power) {
+  if (power == 2)
+    return sum_of_terms(on, slots, [](const auto* v, std::int64_t i) { return double(v[i]) * double(v[i]); });
+  if (!std::isinf(power)) {
+    return sum_of_terms(on, slots,
+                        [power](const auto* v, std::int64_t i) { return std::pow(std::abs(double(v[i])), power); });
   }
-  return chunked_sum(on, n, [x, p](std::int64_t begin, std::int64_t end) {
-    return eight_sums(x, begin, end, [p](const T* v, std::int64_t i) { return std::pow(std::abs(double(v[i])), p); });
-  });
+  const auto raise = [](double& high, double a) {
+    high = a > high || a != a ? a : high;
+  };  // NaN stays: nothing is above
+  const auto part = [&](const T* x, std::int64_t begin, std::int64_t end) {
+    double high = 0;
+    each_in_float(x, begin, end, [&](const auto* v, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) raise(high, std::abs(double(v[i])));
+    });
+    return high;
+  };
+  double high = 0;
+  for (const double a : of_chunks(on, slots, part)) raise(high, a);
+  return high;
 }
 
 template <class T>
@@ -653,20 +710,28 @@ void axpy(const Cpu& on, double alpha, const T* x, T* y, std::int64_t n) {
   });
 }
 
-template <class T>
-void scale(const Cpu& on, T* x, std::int64_t n, double factor) {
-  on.parallel_for(n, kUpdateChunk, [&, f = T(factor)](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) x[i] *= f;
-  });
+// p = f(p) for every element.
+template <class T, class F>
+void each_element(const Cpu& on, std::span<const Slot<T>> slots, F&& f) {
+  parallel_pieces(
+      on, slots, kUpdateChunk, std::int64_t{2 * sizeof(T)}, [](const Slot<T>& s) { return s.n; },
+      [&](const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+        each_in_float(s.p, begin, end, [&f](auto* v, std::int64_t n) {
+          for (std::int64_t i = 0; i < n; ++i) v[i] = f(v[i]);
+        });
+      });
 }
 
 template <class T>
-void clamp_all(const Cpu& on, T* x, std::int64_t n, double limit) {
-  on.parallel_for(n, kUpdateChunk, [&, high = T(limit)](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const T v = x[i];
-      x[i] = v > high ? high : v < -high ? -high : v;
-    }
+void scale(const Cpu& on, std::span<const Slot<T>> slots, double factor) {
+  each_element(on, slots, [factor]<class V>(V v) { return v * V(factor); });
+}
+
+template <class T>
+void clamp_all(const Cpu& on, std::span<const Slot<T>> slots, double limit) {
+  each_element(on, slots, [limit]<class V>(V v) {
+    const V high = V(limit);
+    return v > high ? high : v < -high ? -high : v;
   });
 }
 
