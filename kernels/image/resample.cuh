@@ -153,12 +153,14 @@ using ResampleAxes = std::array<ResampleAxis, 3>;
 
 namespace cpu {
 
-// One axis: starts [out], at most in - taps, and weights [taps, out].
+// One axis: starts [padded], at most in - taps, and weights [taps, padded]; those after the last output are 0.
 template <class A>
 struct TapTable {
   std::int64_t in = 1, out = 1, taps = 1;
   const std::int32_t* starts = nullptr;  // null: every output is its input
   const A* weights = nullptr;
+  // A short row is computed in full registers.
+  [[nodiscard]] std::int64_t padded() const { return out < 128 ? (out + 7) / 8 * 8 : out; }
   // Of outputs [even_begin, even_end) each starts `stride` after the one before; 0: none do, or it is neither 1 nor 2.
   std::int64_t stride = 0, even_begin = 0, even_end = 0;
 };
@@ -175,7 +177,7 @@ class CpuTable {
     table_.taps = axis.taps();
     Memory& to = memory_.emplace(table_);
     for (std::int64_t o = 0; o < axis.out; ++o)
-      to.starts()[o] = static_cast<std::int32_t>(axis.window(o, table_.taps, to.weights() + o, axis.out));
+      to.starts()[o] = static_cast<std::int32_t>(axis.window(o, table_.taps, to.weights() + o, table_.padded()));
     take(to);
     if (direction == Direction::adjoint) turn();
     find_even();
@@ -186,8 +188,11 @@ class CpuTable {
   class Memory {
    public:
     explicit Memory(const TapTable<A>& t)
-        : weights_(static_cast<std::size_t>(t.taps * t.out) * sizeof(A)),
-          starts_(static_cast<std::size_t>(t.out) * sizeof(std::int32_t)) {}
+        : weights_(static_cast<std::size_t>(t.taps * t.padded()) * sizeof(A)),
+          starts_(static_cast<std::size_t>(t.padded()) * sizeof(std::int32_t)) {
+      std::fill_n(weights(), t.taps * t.padded(), A(0));
+      std::fill_n(starts(), t.padded(), 0);
+    }
     [[nodiscard]] A* weights() const { return weights_.as<A>(); }
     [[nodiscard]] std::int32_t* starts() const { return starts_.as<std::int32_t>(); }
 
@@ -204,7 +209,7 @@ class CpuTable {
     const auto each = [&](const auto& f) {
       for (std::int64_t o = 0; o < from.out; ++o) {
         for (std::int64_t t = 0; t < from.taps; ++t) {
-          const A weight = from.weights[t * from.out + o];
+          const A weight = from.weights[t * from.padded() + o];
           if (weight != A(0)) f(static_cast<std::int32_t>(o), from.starts[o] + t, weight);
         }
       }
@@ -226,8 +231,8 @@ class CpuTable {
     Memory& to = turned_.emplace(table_);
     for (std::int64_t i = 0; i < from.in; ++i)
       to.starts()[i] = std::min(first[i], static_cast<std::int32_t>(from.out - table_.taps));
-    std::fill(to.weights(), to.weights() + table_.taps * from.in, A(0));
-    each([&](std::int32_t o, std::int64_t i, A weight) { to.weights()[(o - to.starts()[i]) * from.in + i] = weight; });
+    const std::int64_t step = table_.padded();
+    each([&](std::int32_t o, std::int64_t i, A weight) { to.weights()[(o - to.starts()[i]) * step + i] = weight; });
     take(to);
     memory_.reset();
   }
@@ -252,7 +257,8 @@ class CpuTable {
   std::optional<Memory> memory_, turned_;
 };
 
-inline constexpr std::int64_t kResampleTask = 32 * 1024;  // elements written by one task
+inline constexpr std::int64_t kResampleTask = 8 * 1024;    // elements written by one task, at least a block
+inline constexpr std::int64_t kResampleBlock = 32 * 1024;  // of a plane whose rows become more
 
 }  // namespace cpu
 }  // namespace levin::kernels
@@ -477,7 +483,7 @@ void weighted_rows(const In* x, std::int64_t step, const A* w, std::int64_t w_st
 // Outputs [first, last) of a row, each of K taps; S is the distance of their starts, or 0 for any.
 template <int K, int S, class Out, class A>
 void fixed_columns(const A* row, const TapTable<A>& w, std::int64_t first, std::int64_t last, Out* y) {
-  const std::int64_t n = w.out;
+  const std::int64_t n = w.padded();
   const std::int32_t* const starts = w.starts;
   const A* const weights = w.weights;
   const A* const even = row + (S > 0 ? starts[first] - S * first : 0);
@@ -493,33 +499,33 @@ void fixed_columns(const A* row, const TapTable<A>& w, std::int64_t first, std::
   }
 }
 template <int K, class Out, class A>
-void fixed_columns(const A* row, const TapTable<A>& w, Out* y) {
-  if (w.stride == 0) return fixed_columns<K, 0>(row, w, 0, w.out, y);
+void fixed_columns(const A* row, const TapTable<A>& w, std::int64_t n, Out* y) {
+  if (w.stride == 0) return fixed_columns<K, 0>(row, w, 0, n, y);
   fixed_columns<K, 0>(row, w, 0, w.even_begin, y);
   if (w.stride == 1)
     fixed_columns<K, 1>(row, w, w.even_begin, w.even_end, y);
   else
     fixed_columns<K, 2>(row, w, w.even_begin, w.even_end, y);
-  fixed_columns<K, 0>(row, w, w.even_end, w.out, y);
+  fixed_columns<K, 0>(row, w, w.even_end, n, y);
 }
-// The outputs of a row, by the table of its axis.
+// The first n outputs of a row, w.out or w.padded(), by the table of its axis.
 template <class Out, class A>
-void weighted_columns(const A* row, const TapTable<A>& w, Out* y) {
+void weighted_columns(const A* row, const TapTable<A>& w, std::int64_t n, Out* y) {
   switch (w.taps) {
-    case 1: return fixed_columns<1>(row, w, y);
-    case 2: return fixed_columns<2>(row, w, y);
-    case 3: return fixed_columns<3>(row, w, y);
-    case 4: return fixed_columns<4>(row, w, y);
+    case 1: return fixed_columns<1>(row, w, n, y);
+    case 2: return fixed_columns<2>(row, w, n, y);
+    case 3: return fixed_columns<3>(row, w, n, y);
+    case 4: return fixed_columns<4>(row, w, n, y);
     default: break;
   }
   constexpr std::int64_t kBlock = 64;
   A sums[kBlock];
-  for (std::int64_t first = 0; first < w.out; first += kBlock) {
-    const std::int64_t m = std::min(kBlock, w.out - first);
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t m = std::min(kBlock, n - first);
     std::fill(sums, sums + m, A(0));
     const std::int32_t* const starts = w.starts + first;
     for (std::int64_t t = 0; t < w.taps; ++t) {
-      const A* const weights = w.weights + t * w.out + first;
+      const A* const weights = w.weights + t * w.padded() + first;
 #pragma GCC ivdep
       for (std::int64_t k = 0; k < m; ++k) {
         const A product = weights[k] * row[starts[k] + std::int32_t(t)];
@@ -539,7 +545,7 @@ void resample_axis(const Cpu& on, const In* x, Out* y, std::int64_t outer, std::
       const std::int64_t at = row / table.out, o = row - at * table.out, start = table.starts ? table.starts[o] : o;
       const In* const from = x + (at * table.in + start) * inner;
       const A one = 1;
-      weighted_rows(from, inner, table.weights ? table.weights + o : &one, table.out, table.taps, inner,
+      weighted_rows(from, inner, table.weights ? table.weights + o : &one, table.padded(), table.taps, inner,
                     y + row * inner);
     }
   });
@@ -574,15 +580,15 @@ void resample_plane(const Cpu& on, const In* x, Out* y, std::int64_t planes, con
         const In* const from = x + (plane * h.in + (h.starts ? h.starts[r] : r)) * w.in;
         const A* row = room;
         if (h.starts)
-          weighted_rows(from, w.in, h.weights + r, h.out, h.taps, w.in, room);
+          weighted_rows(from, w.in, h.weights + r, h.padded(), h.taps, w.in, room);
         else
           row = widened(from, w.in, room);
-        weighted_columns(row, w, y + line * w.out);
+        weighted_columns(row, w, w.out, y + line * w.out);
       }
     });
     return;
   }
-  const std::int64_t block = std::clamp<std::int64_t>(kResampleTask / w.out, 8, std::max<std::int64_t>(8, h.out)),
+  const std::int64_t block = std::clamp<std::int64_t>(kResampleBlock / w.out, 8, std::max<std::int64_t>(8, h.out)),
                      blocks = (h.out + block - 1) / block,
                      grain = std::max<std::int64_t>(1, kResampleTask / (block * w.out));
   // The rows [top, bottom) of x that outputs [first, first + block) see.
@@ -596,18 +602,19 @@ void resample_plane(const Cpu& on, const In* x, Out* y, std::int64_t planes, con
     most = std::max(most, bottom - top);
   }
   on.parallel_for(planes * blocks, grain, [&](std::int64_t begin, std::int64_t end) {
-    const lib::Scratch memory(static_cast<std::size_t>(most * w.out + w.in) * sizeof(A));
-    A *const room = memory.as<A>(), *const rows = room + w.in;  // rows of x, as wide as the result
+    const std::int64_t wide = w.padded();
+    const lib::Scratch memory(static_cast<std::size_t>(most * (w.in + wide)) * sizeof(A));
+    A *const room = memory.as<A>(), *const rows = room + most * w.in;  // rows of x, and as wide as the result
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t plane = task / blocks, first = (task - plane * blocks) * block,
                          last = std::min(h.out, first + block);
       const auto [top, bottom] = seen(first);
-      const In* from = x + (plane * h.in + top) * w.in;
-      for (std::int64_t i = 0; i < bottom - top; ++i, from += w.in)
-        weighted_columns(widened(from, w.in, room), w, rows + i * w.out);
+      const A* const from = widened(x + (plane * h.in + top) * w.in, (bottom - top) * w.in, room);
+      for (std::int64_t i = 0; i < bottom - top; ++i) weighted_columns(from + i * w.in, w, wide, rows + i * wide);
+      // What a row writes after its end, the next one overwrites.
       for (std::int64_t r = first; r < last; ++r)
-        weighted_rows(rows + (h.starts[r] - top) * w.out, w.out, h.weights + r, h.out, h.taps, w.out,
-                      y + (plane * h.out + r) * w.out);
+        weighted_rows(rows + (h.starts[r] - top) * wide, wide, h.weights + r, h.padded(), h.taps,
+                      r + 1 < last ? std::min(wide, (last - r) * w.out) : w.out, y + (plane * h.out + r) * w.out);
     }
   });
 }
