@@ -50,8 +50,8 @@ struct AttentionShape {
 #include "kernels/executor/each_level.h"
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(attention)
-LEVIN_PICK(attention_backward)
+LEVIN_PICK_EVERY(attention)
+LEVIN_PICK_EVERY(attention_backward)
 }  // namespace levin::kernels::cpu
 #endif
 #else

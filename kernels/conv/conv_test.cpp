@@ -39,8 +39,8 @@ struct Expected {
 std::vector<Cpu> ways() {
   std::vector<Cpu> all;
   for (const CpuLevel level : levels()) all.push_back(Cpu{level});
-  for (const Bf16Products products : {Bf16Products::f32, Bf16Products::pairs}) {
-    if (cpu_level() == CpuLevel::v4 && products < cpu_bf16_products()) all.push_back({cpu_level(), products});
+  for (const Bf16Products by : {Bf16Products::f32, Bf16Products::pairs, Bf16Products::tiles}) {
+    if (cpu_level() == CpuLevel::v4 && by != cpu_bf16_products() && cpu_runs(by)) all.push_back({cpu_level(), by});
   }
   return all;
 }

@@ -61,16 +61,24 @@ CpuLevel cpu_level() {
 #endif
 }
 
+bool cpu_runs([[maybe_unused]] Bf16Products by) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+  static const bool pairs = cpu_level() == CpuLevel::v4 && __builtin_cpu_supports("avx512bf16"),
+                    tiles = pairs && may_use_amx();
+  if (by == Bf16Products::pairs) return pairs;
+  if (by == Bf16Products::tiles) return tiles;
+#endif
+  return by == Bf16Products::f32;
+}
+
 Bf16Products cpu_bf16_products() {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-  static const Bf16Products best = cpu_level() != CpuLevel::v4 || !__builtin_cpu_supports("avx512bf16")
-                                       ? Bf16Products::f32
-                                   : may_use_amx() ? Bf16Products::tiles
-                                                   : Bf16Products::pairs;
-  return best;
-#else
-  return Bf16Products::f32;
+  if (cpu_runs(Bf16Products::tiles)) return Bf16Products::tiles;
+  // An AMD core of this level starts VDPBF16PS as often as an FMA of f32. An Intel core (Emerald Rapids) starts one of
+  // it and four FMAs in 0.74 ns.
+  if (cpu_runs(Bf16Products::pairs) && __builtin_cpu_is("amd")) return Bf16Products::pairs;
 #endif
+  return Bf16Products::f32;
 }
 
 int cpu_l1_ways() {

@@ -21,7 +21,9 @@ enum class CpuLevel : uint8_t { base, v3, v4 };
 // What a CPU of level v4 multiplies bf16 numbers with: f32 after conversion, AVX512_BF16 (vectors of pairs), or AMX
 // (tiles of pairs), where the operating system lets it.
 enum class Bf16Products : uint8_t { f32, pairs, tiles };
-// The best that this CPU has; found once.
+// Whether this CPU has the instructions; found once.
+[[nodiscard]] bool cpu_runs(Bf16Products by);
+// The fastest that this CPU runs.
 [[nodiscard]] Bf16Products cpu_bf16_products();
 // How many cache lines one set of the L1 data cache holds, 8 where the system does not tell; found once.
 [[nodiscard]] int cpu_l1_ways();
@@ -66,8 +68,8 @@ struct Cpu {
 
 // Note [Levels and types]
 // A kernel's v4 code serves f32, the type that nets compute in; calls that involve f64 or 16-bit floats, or no f32 at
-// all, run its v3 code there, which is as fast on many CPUs and keeps the library a third smaller. gemm and conv have
-// all levels for all types: their tiles use the wider registers fully. Rows of softmax, norms and sums have v4 code for
+// all, run its v3 code there, which is as fast on many CPUs and keeps the library a third smaller. gemm, conv and
+// attention have all levels for all types: their tiles use the wider registers fully. Rows of softmax, norms and sums have v4 code for
 // 16-bit floats, too (pick_halves.h): they widen a register of them by one instruction.
 template <class T>
 using PointedTo = std::remove_cv_t<std::remove_pointer_t<std::remove_cvref_t<T>>>;

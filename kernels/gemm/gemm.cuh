@@ -14,8 +14,8 @@
 //
 // Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any
 // number of threads, and for a batch and its products one by one. Levels differ in the last bits, and so do products of
-// bf16 between CPUs with AMX, with AVX512_BF16 and without either; both take numbers and sums below 2^-126 for zero
-// (Note [Pairs of bf16], Note [Products by tiles] in gemm_amx.h).
+// bf16 between the ways of Bf16Products; pairs and tiles take numbers and sums below 2^-126 for zero (Note [Pairs of
+// bf16], Note [Products by tiles] in gemm_amx.h).
 // Throws OutOfMemoryError when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH

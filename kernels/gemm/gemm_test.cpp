@@ -50,8 +50,8 @@ std::vector<Cpu> cpus() {
   for (const CpuLevel level : levels()) {
     for (const int ways : {8, 12}) all.push_back({.level = level, .l1_ways = ways});
     if (level != CpuLevel::v4) continue;
-    for (const auto by : {Bf16Products::f32, Bf16Products::pairs}) {
-      if (by < cpu_bf16_products()) all.push_back({.level = level, .bf16_products = by});
+    for (const auto by : {Bf16Products::f32, Bf16Products::pairs, Bf16Products::tiles}) {
+      if (by != cpu_bf16_products() && cpu_runs(by)) all.push_back({.level = level, .bf16_products = by});
     }
   }
   return all;

@@ -169,9 +169,9 @@ extern template TileFn<double> tile_of<double>(int h, int v);
 #if LEVIN_VECTOR_BYTES == 64
 // Note [Pairs of bf16]
 // AVX512_BF16 multiplies two bf16 numbers of a lane by two others and adds both products to the lane's f32 sum: twice
-// the multiplications of f32. A lane of packed A or B is then a pair of numbers that follow each other along k, in the
-// room of an f32 number, and a tile runs over (k + 1) / 2 pairs; the last one has a zero where k is odd. The products
-// are exact; numbers and sums below 2^-126 count as zero there.
+// the multiplications of f32 on a CPU that starts it as often as an FMA. A lane of packed A or B is then a pair of
+// numbers that follow each other along k, in the room of an f32 number, and a tile runs over (k + 1) / 2 pairs; the last
+// one has a zero where k is odd. The products are exact; numbers and sums below 2^-126 count as zero there.
 //
 // The tile for pairs, as tile_of<float>; only for a CPU that has AVX512_BF16.
 TileFn<float> tile_of_pairs(int h, int v);
