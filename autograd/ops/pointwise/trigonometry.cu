@@ -8,7 +8,7 @@ namespace pointwise {
 namespace {
 
 // sqrt(x^2 + 1) without a square that overflows.
-Tensor root_of_square_and_1(const Tensor& x) { return hypot(x, ones_like(x)); }
+Tensor root_of_square_and_1(const Tensor& x) { return hypot(x, levin::full({}, 1, x.device(), x.dtype())); }
 
 LEVIN_MATH(Asin, "asin", full, Saves::input, m::asin(x), gy* rsqrt((1 - s) * (s + 1)))
 LEVIN_MATH(Acos, "acos", full, Saves::input, m::acos(x), neg(gy* rsqrt((1 - s) * (s + 1))))
