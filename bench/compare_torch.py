@@ -673,6 +673,9 @@ OPS = {
 # Rows with a target: PyTorch's time / Levin's on the cpu
 TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backward_chain/mul_1000": 5,
            "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
+    "max_pool3d_with_indices": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2, return_indices=True)),
+    "max_unpool3d": lambda s, m: (lambda y=F.max_pool3d(volumes(s, m)[0], 2, return_indices=True):
+                                  F.max_unpool3d(*y, 2)),
            **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh")
               for rows in (512, 4096)},
            "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "resnet8_step/128": 1.3,

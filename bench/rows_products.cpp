@@ -190,6 +190,23 @@ void heads_and_images(std::vector<Kernel>& k) {
                  },
                  volumes});
   }
+  k.push_back({"max_pool3d_with_indices",
+               Sizes::own,
+               {DType::f32},
+               [=](const Shape& s, DType d) {
+                 const Tensor x = volume(s, d);
+                 return Work{[=] { (void)max_pool3d_with_indices(x, {}); }, 1.375 * bytes_of(x)};
+               },
+               volumes});
+  k.push_back({"max_unpool3d",
+               Sizes::own,
+               {DType::f32},
+               [=](const Shape& s, DType d) {
+                 const Tensor x = volume(s, d);
+                 const ValuesIndices y = max_pool3d_with_indices(x, {});
+                 return Work{[=] { (void)max_unpool3d(y.values, y.indices, {}); }, 1.375 * bytes_of(x)};
+               },
+               volumes});
   // [batch, channels, image side, kernel side, stride]; with stride 1 as many windows as pixels, else patches
   const std::vector<Shape> windows{{2, 2, 6, 3, 1}, {64, 1, 28, 5, 1}, {32, 64, 56, 3, 1}, {32, 3, 224, 16, 16}};
   const auto of = [](const Shape& s) {

@@ -115,7 +115,9 @@ void check_options(const AdaptivePool1dOptions& o) { check_range("AdaptivePool1d
 void check_options(const AdaptivePool3dOptions& o) {
   for (const std::int64_t v : o.output.array()) check_range("AdaptivePool3d", "output", v, 0, kMostSize);
 }
+void check_options(const MaxUnpool1dOptions& o) { check_pool("MaxUnpool1d", o); }
 void check_options(const MaxUnpool2dOptions& o) { check_pool("MaxUnpool2d", o); }
+void check_options(const MaxUnpool3dOptions& o) { check_pool("MaxUnpool3d", o); }
 void check_options(const LPPool2dOptions& o) {
   check_pool("LPPool2d", o);
   if (!(o.p > 0 && std::isfinite(o.p))) fail<ConfigError>("LPPool2d: p is ", o.p, ", expected a number above 0");
@@ -149,6 +151,18 @@ Tensor MaxUnpool2d::operator()(const Tensor& x, const Tensor& indices, std::opti
   if (options.stride) o.stride = options.stride->array();
   if (output_size) o.output_size = output_size->array();
   return Call(*this, x, indices).gives(max_unpool2d(x, indices, o));
+}
+
+Tensor MaxUnpool1d::operator()(const Tensor& x, const Tensor& indices, std::optional<std::int64_t> output_size) const {
+  const MaxUnpoolOptions1d o{
+      .kernel = options.kernel, .stride = options.stride, .padding = options.padding, .output_size = output_size};
+  return Call(*this, x, indices).gives(max_unpool1d(x, indices, o));
+}
+Tensor MaxUnpool3d::operator()(const Tensor& x, const Tensor& indices, std::optional<Size3> output_size) const {
+  MaxUnpoolOptions3d o{.kernel = options.kernel.array(), .padding = options.padding.array()};
+  if (options.stride) o.stride = options.stride->array();
+  if (output_size) o.output_size = output_size->array();
+  return Call(*this, x, indices).gives(max_unpool3d(x, indices, o));
 }
 
 Tensor LPPool2d::operator()(const Tensor& x) const {

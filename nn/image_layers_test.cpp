@@ -175,6 +175,28 @@ TEST_CASE("unpooling gives PyTorch's values") {
               {0, 0.406707752394687, 0.498432514226959, 0, 0.0457323211162186, -0.285780659371172, 0, 0, 0, 0});
 }
 
+TEST_CASE("MaxUnpool1d and MaxUnpool3d put back what their pools took, as PyTorch's do") {
+  Root root;
+  // p = nn.MaxPool1d(2, 3, return_indices=True); nn.MaxUnpool1d(2, 3)(*p(wave((1, 1, 8), 0.25)), output_size=(8,))
+  nn::MaxPool1d pool1(root, "pool1", {.kernel = 2, .stride = 3});
+  nn::MaxUnpool1d unpool1(root, "unpool1", {.kernel = 2, .stride = 3});
+  const Tensor x1 = wave({1, 1, 8}, 0.25);
+  const auto [y1, places1] = pool1.with_indices(x1);
+  CHECK(equal(y1, pool1(x1)));
+  CHECK(unpool1(y1, places1).shape() == Shape{1, 1, 8});
+  CHECK(unpool1(y1, places1, 9).shape() == Shape{1, 1, 9});
+  check_close(unpool1(y1, places1, 8), {0, 0.406707752394687, 0, 0.355736676395422, 0, 0, 0, -0.452883320734352});
+  // p = nn.MaxPool3d((2, 1, 3), return_indices=True)
+  // nn.MaxUnpool3d((2, 1, 3))(*p(wave((1, 1, 2, 2, 4), 0.25)), output_size=(2, 2, 4))
+  nn::MaxPool3d pool3(root, "pool3", {.kernel = {2, 1, 3}});
+  nn::MaxUnpool3d unpool3(root, "unpool3", {.kernel = {2, 1, 3}});
+  const Tensor x3 = wave({1, 1, 2, 2, 4}, 0.25);
+  const auto [y3, places3] = pool3.with_indices(x3);
+  CHECK(equal(y3, pool3(x3)));
+  check_close(unpool3(y3, places3, nn::Size3(2, 2, 4)),
+              {0, 0, 0.498432514226959, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.349778714301335, 0, 0, 0});
+}
+
 TEST_CASE("layers that move pixels and channels give PyTorch's values") {
   Root root;
   // nn.PixelShuffle(2)(wave((1, 4, 1, 2), 0.25))
@@ -323,7 +345,9 @@ TEST_CASE("image layers refuse options outside their range when they are made") 
     refuse_options<nn::ConvTranspose3d>(nn::ConvTranspose3dOptions{.in = 2, .out = 2, .kernel = 1, .stride = bad});
     refuse_options<nn::MaxPool1d>(nn::Pool1dOptions{.kernel = bad});
     refuse_options<nn::AvgPool3d>(nn::Pool3dOptions{.stride = nn::Size3(bad)});
+    refuse_options<nn::MaxUnpool1d>(nn::MaxUnpool1dOptions{.stride = bad});
     refuse_options<nn::MaxUnpool2d>(nn::MaxUnpool2dOptions{.kernel = bad});
+    refuse_options<nn::MaxUnpool3d>(nn::MaxUnpool3dOptions{.kernel = {2, bad, 2}});
     refuse_options<nn::LPPool2d>(nn::LPPool2dOptions{.kernel = bad});
     refuse_options<nn::PixelShuffle>(nn::PixelShuffleOptions{.upscale_factor = bad});
     refuse_options<nn::PixelUnshuffle>(nn::PixelUnshuffleOptions{.downscale_factor = bad});

@@ -144,6 +144,11 @@ struct PoolOptions3d {  // as PoolOptions, along depth, height and width
 // max_pool2d(return_indices=True).
 [[nodiscard]] LEVIN_API ValuesIndices max_pool2d_with_indices(const Tensor& x, const PoolOptions& options);
 
+// The same of max_pool1d and max_pool3d: where each element stands in its sequence, and in its volume of x,
+// (slice * H + row) * W + column.
+[[nodiscard]] LEVIN_API ValuesIndices max_pool1d_with_indices(const Tensor& x, const PoolOptions1d& options);
+[[nodiscard]] LEVIN_API ValuesIndices max_pool3d_with_indices(const Tensor& x, const PoolOptions3d& options);
+
 struct MaxUnpoolOptions {
   std::array<std::int64_t, 2> kernel{2, 2};
   std::optional<std::array<std::int64_t, 2>> stride = {};  // default: the kernel
@@ -157,6 +162,23 @@ struct MaxUnpoolOptions {
 // dtype. Of equal places the last one wins and gets the gradient (PyTorch: each gets it). IndexError for a place
 // outside of the plane.
 [[nodiscard]] LEVIN_API Tensor max_unpool2d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions& options);
+
+struct MaxUnpoolOptions1d {  // as MaxUnpoolOptions
+  std::int64_t kernel = 2;
+  std::optional<std::int64_t> stride = {};
+  std::int64_t padding = 0;
+  std::optional<std::int64_t> output_size = {};
+};
+struct MaxUnpoolOptions3d {  // as MaxUnpoolOptions, along depth, height and width
+  std::array<std::int64_t, 3> kernel{2, 2, 2};
+  std::optional<std::array<std::int64_t, 3>> stride = {};
+  std::array<std::int64_t, 3> padding{0, 0, 0};
+  std::optional<std::array<std::int64_t, 3>> output_size = {};
+};
+
+// The same of x [N, C, L] to sequences [N, C, L'], and of x [N, C, D, H, W] to volumes [N, C, D', H', W'].
+[[nodiscard]] LEVIN_API Tensor max_unpool1d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions1d& options);
+[[nodiscard]] LEVIN_API Tensor max_unpool3d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions3d& options);
 
 // (sum of x^p)^(1/p) over each window; p in (0, inf). A window that ceil_mode cut off has the mean of the x^p that it
 // sees, times the elements of the kernel, in place of the sum. NaN where the sum is negative; the derivative is 0 where

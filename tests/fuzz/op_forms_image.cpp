@@ -244,6 +244,24 @@ constexpr Form kForms[] = {
        if (c.one_in(4)) back.output_size = c.pair();
        return Tensors{y.values, max_unpool2d(y.values, c.one_in(8) ? p.index() : y.indices, back)};
      }},
+    {"pooling of sequences and volumes with indices, and back",
+     [](Chooser& c, Pool& p) {
+       if (c.one_in(2)) {
+         const Tensor x = sequences(c, p);
+         const PoolOptions1d o = pool_options_1d(c);
+         const ValuesIndices y = max_pool1d_with_indices(x, o);
+         MaxUnpoolOptions1d back{.kernel = o.kernel, .stride = o.stride, .padding = o.padding};
+         if (c.one_in(2)) back.output_size = c.one_in(2) ? x.size(2) : c.integer();
+         return Tensors{y.values, max_unpool1d(y.values, c.one_in(8) ? p.index() : y.indices, back)};
+       }
+       const Tensor x = volumes(c, p);
+       const PoolOptions3d o = pool_options_3d(c);
+       const ValuesIndices y = max_pool3d_with_indices(x, o);
+       MaxUnpoolOptions3d back{.kernel = o.kernel, .stride = o.stride, .padding = o.padding};
+       if (c.one_in(2)) back.output_size = std::array{x.size(2), x.size(3), x.size(4)};
+       if (c.one_in(4)) back.output_size = triple(c);
+       return Tensors{y.values, max_unpool3d(y.values, c.one_in(8) ? p.index() : y.indices, back)};
+     }},
     {"lp_pool2d",
      [](Chooser& c, Pool& p) {
        const Tensor x = image_and_kernel(c, p, false)[0];

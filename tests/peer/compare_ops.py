@@ -586,6 +586,27 @@ op("adaptive_avg_pool3d", WIDE, lambda m, t: ([m.normal([1, 2, 4, 5, 6], t)], {"
    lambda x, a: F.adaptive_avg_pool3d(x[0], a["output"]))
 op("max_pool2d_with_indices", WIDE, pool_case(2, ceil=False),
    lambda x, a: F.max_pool2d_with_indices(x[0], a["kernel"], padding=a["padding"]))
+for rank in (1, 3):
+    op(f"max_pool{rank}d_with_indices", WIDE, pool_case(rank, ceil=False),
+       lambda x, a, call=getattr(F, f"max_pool{rank}d_with_indices"): call(x[0], a["kernel"], padding=a["padding"]))
+
+
+def unpool_case(rank):
+    def make(m, t):
+        size, kernel = [m.int(1, 4) for _ in range(rank)], [m.int(1, 3) for _ in range(rank)]
+        padding = [m.int(0, 1) if min(n, k) > 1 else 0 for n, k in zip(size, kernel)]
+        out = [(n - 1) * k - 2 * p + k for n, k, p in zip(size, kernel, padding)]
+        shape = [m.int(1, 2), m.int(1, 2)] + size
+        wrong = m.int(0, 9) == 0 or math.prod(size) > math.prod(out)
+        places = [torch.randperm(max(math.prod(out), math.prod(size)), generator=m.g)[:math.prod(size)] + wrong * 10**6
+                  for _ in range(shape[0] * shape[1])]
+        return [m.normal(shape, t), torch.stack(places).reshape(shape)], {"kernel": kernel, "padding": padding}
+    return make
+
+
+for rank in (1, 3):
+    op(f"max_unpool{rank}d", WIDE, unpool_case(rank),
+       lambda x, a, call=getattr(F, f"max_unpool{rank}d"): call(x[0], x[1], a["kernel"], padding=a["padding"]))
 op("lp_pool2d", WIDE, lambda m, t: ([m.uniform([1, 2, 5, 6], t, .1, 2)], {"p": m.pick([1, 2, 3]), "kernel": [2, 3]}),
    lambda x, a: F.lp_pool2d(x[0], float(a["p"]), a["kernel"]))
 

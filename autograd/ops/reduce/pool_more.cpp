@@ -1,5 +1,9 @@
 // Pooling of sequences and volumes by that of images, its inverse, and pooling by a norm.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
+#include <span>
 
 #include "autograd/autocast.h"
 #include "autograd/ops/reduce/pool_parts.h"
@@ -88,6 +92,37 @@ Tensor adaptive_3d(const char* op, const Tensor& x, const Size3& output, const P
       });
 }
 
+// x at the places `indices` of zeros [N, C, ...]. `shape` names x's for an error; no sizes: those that pooling by such
+// windows has by default.
+using Sizes = std::span<const std::int64_t>;
+Tensor unpooled(const char* op, const Tensor& x, const Tensor& indices, const char* shape, Sizes kernel, Sizes stride,
+                Sizes padding, Sizes sizes) {
+  check_rank(op, x, 2 + static_cast<int>(kernel.size()), shape);
+  check_same_device(op, x, indices);
+  if (indices.dtype() != DType::i64) fail<DTypeError>(op, ": indices are ", indices.dtype(), ", expected i64");
+  if (indices.shape() != x.shape())
+    fail<ShapeError>(op, ": indices have shape ", indices.shape(), ", expected that of x, ", x.shape());
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  Shape out{x.size(0), x.size(1)};
+  for (std::size_t i = 0; i < kernel.size(); ++i) {
+    const int d = 2 + static_cast<int>(i);
+    const std::int64_t in = x.shape()[d];
+    if (kernel[i] < 1 || kernel[i] > kMost) fail<ShapeError>(op, ": kernel is ", kernel[i], ", expected 1 to 2^30");
+    if (stride[i] < 1 || stride[i] > kMost) fail<ShapeError>(op, ": stride is ", stride[i], ", expected 1 to 2^30");
+    if (padding[i] < 0 || padding[i] > kMost) fail<ShapeError>(op, ": padding is ", padding[i], ", expected 0 to 2^30");
+    if (in > kMost) fail<ShapeError>(op, ": dimension ", d, " of x ", x.shape(), " has more than 2^30 elements");
+    const std::int64_t usual = (in - 1) * stride[i] - 2 * padding[i] + kernel[i];
+    const std::int64_t size = sizes.empty() ? usual : sizes[i];
+    if (size < 1 || size <= usual - stride[i] || size >= usual + stride[i]) {
+      fail<ShapeError>(op, ": output_size is ", size, " along dimension ", d, ", expected 1 or more, and within ",
+                       stride[i] - 1, " of ", usual);
+    }
+    out = out.inserted(d, size);
+  }
+  const Tensor flat = flatten(zeros(out, x.device(), x.dtype()), 2);
+  return reshape(scatter(flat, 2, flatten(indices, 2), flatten(x, 2)), Dims(out.dims()));
+}
+
 constexpr auto kLargest = [](const Tensor& x, const PoolOptions& o) { return max_pool2d(x, o); };
 constexpr auto kMean = [](const Tensor& x, const PoolOptions& o) { return avg_pool2d(x, o); };
 
@@ -135,35 +170,43 @@ Tensor adaptive_max_pool3d(const Tensor& x, std::array<std::int64_t, 3> output) 
   return adaptive_3d("adaptive_max_pool3d", x, output, adaptive_max_pool2d);
 }
 
+ValuesIndices max_pool1d_with_indices(const Tensor& x, const PoolOptions1d& o) {
+  Tensor places;
+  const Tensor y = pooled_1d("max_pool1d_with_indices", x, o, [&](const Tensor& rows, const PoolOptions& along) {
+    auto [values, at] = max_pool2d_with_indices(rows, along);
+    places = squeeze(at, 2);
+    return values;
+  });
+  return {y, places};
+}
+
+ValuesIndices max_pool3d_with_indices(const Tensor& x, const PoolOptions3d& o) {
+  // Places in planes of x, then in lines of these planes along the depth.
+  std::array<Tensor, 2> places;
+  std::size_t pass = 0;
+  const Tensor y = pooled_3d("max_pool3d_with_indices", x, o, [&](const Tensor& t, const PoolOptions& along) {
+    auto [values, at] = max_pool2d_with_indices(t, along);
+    places[pass++] = at;
+    return values;
+  });
+  const std::int64_t n = x.size(0), c = x.size(1), plane = y.size(3) * y.size(4);
+  const Tensor line = flatten(places[1], 2), slice = floor_divide(line, std::max<std::int64_t>(plane, 1));
+  const Tensor pixel = gather(reshape(places[0], {n, c, x.size(2) * plane}), 2, line);
+  return {y, reshape(slice * (x.size(3) * x.size(4)) + pixel, Dims(y.shape().dims()))};
+}
+
+Tensor max_unpool1d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions1d& o) {
+  const std::int64_t stride = o.stride.value_or(o.kernel);
+  return unpooled("max_unpool1d", x, indices, "[N, C, L]", {&o.kernel, 1}, {&stride, 1}, {&o.padding, 1},
+                  o.output_size ? std::span(&*o.output_size, 1) : Sizes());
+}
 Tensor max_unpool2d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions& o) {
-  constexpr const char* op = "max_unpool2d";
-  check_rank(op, x, 4, "[N, C, H, W]");
-  check_same_device(op, x, indices);
-  if (indices.dtype() != DType::i64) fail<DTypeError>(op, ": indices are ", indices.dtype(), ", expected i64");
-  if (indices.shape() != x.shape())
-    fail<ShapeError>(op, ": indices have shape ", indices.shape(), ", expected that of x, ", x.shape());
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  const Size2 stride = o.stride.value_or(o.kernel);
-  Size2 size{};
-  for (std::size_t i = 0; i < 2; ++i) {
-    const int d = 2 + static_cast<int>(i);
-    const std::int64_t in = x.shape()[d];
-    if (o.kernel[i] < 1 || o.kernel[i] > kMost)
-      fail<ShapeError>(op, ": kernel is ", o.kernel[i], ", expected 1 to 2^30");
-    if (stride[i] < 1 || stride[i] > kMost) fail<ShapeError>(op, ": stride is ", stride[i], ", expected 1 to 2^30");
-    if (o.padding[i] < 0 || o.padding[i] > kMost)
-      fail<ShapeError>(op, ": padding is ", o.padding[i], ", expected 0 to 2^30");
-    if (in > kMost) fail<ShapeError>(op, ": dimension ", d, " of x ", x.shape(), " has more than 2^30 elements");
-    const std::int64_t usual = (in - 1) * stride[i] - 2 * o.padding[i] + o.kernel[i];
-    size[i] = o.output_size ? (*o.output_size)[i] : usual;
-    if (size[i] < 1 || size[i] <= usual - stride[i] || size[i] >= usual + stride[i]) {
-      fail<ShapeError>(op, ": output_size is ", size[i], " along dimension ", d, ", expected 1 or more, and within ",
-                       stride[i] - 1, " of ", usual);
-    }
-  }
-  const std::int64_t n = x.size(0), c = x.size(1);
-  const Tensor planes = zeros({n, c, size[0] * size[1]}, x.device(), x.dtype());
-  return reshape(scatter(planes, 2, flatten(indices, 2), flatten(x, 2)), {n, c, size[0], size[1]});
+  return unpooled("max_unpool2d", x, indices, "[N, C, H, W]", o.kernel, o.stride ? *o.stride : o.kernel, o.padding,
+                  o.output_size ? Sizes(*o.output_size) : Sizes());
+}
+Tensor max_unpool3d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions3d& o) {
+  return unpooled("max_unpool3d", x, indices, "[N, C, D, H, W]", o.kernel, o.stride ? *o.stride : o.kernel, o.padding,
+                  o.output_size ? Sizes(*o.output_size) : Sizes());
 }
 
 Tensor lp_pool2d(const Tensor& x_, double p, const PoolOptions& o) {

@@ -289,6 +289,126 @@ LEVIN_OP_CASE(max_unpool2d) {
   return c;
 }
 
+LEVIN_OP_CASE(max_pool_with_indices) {
+  OpCase c{.ops = {"max_pool2d", "max_pool2d_backward"}, .dtypes = kFloatDTypes};
+  // Values and places of x [N, C, D, H, W].
+  const auto reference = [](const Tensor& x, const Size3& out, const std::array<Axis, 3>& axes) {
+    const Plain v(x);
+    Plain values({x.size(0), x.size(1), out[0], out[1], out[2]}), places(values.shape);
+    values.each([&](const At& at) {
+      const Seen d = axes[0](at[2]), h = axes[1](at[3]), w = axes[2](at[4]);
+      At best{at[0], at[1], d.begin, h.begin, w.begin};
+      for (std::int64_t i = d.begin; i < d.end; ++i)
+        for (std::int64_t j = h.begin; j < h.end; ++j)
+          for (std::int64_t k = w.begin; k < w.end; ++k)
+            if (v({at[0], at[1], i, j, k}) > v(best)) best = {at[0], at[1], i, j, k};
+      values(at) = v(best);
+      places(at) = double((best[2] * x.size(3) + best[3]) * x.size(4) + best[4]);
+    });
+    return Tensors{values.tensor(), places.tensor(DType::i64)};
+  };
+  for (const Sample3d& s : samples_3d()) {
+    c.samples.push_back({.inputs = {real(s.x)},
+                         .call =
+                             [=](const Tensors& in) {
+                               const ValuesIndices y = max_pool3d_with_indices(in[0], s.options);
+                               return Tensors{y.values, y.indices};
+                             },
+                         .reference = [=](const Tensors& in) { return reference(in[0], s.out, axes_of(s)); }});
+  }
+  const auto along = [&](const Shape& x, const PoolOptions1d& o, std::int64_t out) {
+    c.samples.push_back({.inputs = {real(x)},
+                         .call =
+                             [=](const Tensors& in) {
+                               const ValuesIndices y = max_pool1d_with_indices(in[0], o);
+                               return Tensors{y.values, y.indices};
+                             },
+                         .reference =
+                             [=](const Tensors& in) {
+                               const Axis one = [](std::int64_t) { return Seen{0, 1, 1}; };
+                               const Axis axis = strided(x[2], o.kernel, o.stride.value_or(o.kernel), o.padding, true);
+                               Tensors y = reference(unsqueeze(unsqueeze(in[0], 2), 2), {1, 1, out}, {one, one, axis});
+                               for (Tensor& t : y) t = squeeze(t, {2, 3});
+                               return y;
+                             }});
+  };
+  along({1, 1, 1}, {.kernel = 1}, 1);
+  along({2, 3, 7}, {.kernel = 3, .stride = 2, .padding = 1}, 4);
+  along({1, 2, 9}, {.kernel = 3, .stride = 3, .padding = 1, .ceil_mode = true}, 4);
+  along({0, 3, 4}, {}, 2);
+  c.errors.push_back({"rank of a sequence",
+                      [] {
+                        (void)max_pool1d_with_indices(zeros({3, 3}, cpu), {});
+                      },
+                      throws<ShapeError>, "max_pool1d_with_indices: x has shape [3, 3], expected [N, C, L]"});
+  c.errors.push_back({"rank of a volume",
+                      [] {
+                        (void)max_pool3d_with_indices(zeros({3, 3, 3}, cpu), {});
+                      },
+                      throws<ShapeError>, "max_pool3d_with_indices: x has shape [3, 3, 3], expected [N, C, D, H, W]"});
+  return c;
+}
+
+LEVIN_OP_CASE(max_unpool_of_sequences_and_volumes) {
+  OpCase c{.ops = {"scatter"}, .dtypes = kAllDTypes};
+  // Places count in the `extent` of one sequence or volume.
+  const auto add = [&](const Shape& x, const Shape& out, const std::vector<std::int64_t>& places, const auto& unpool) {
+    const Tensor at = from_data(std::span<const std::int64_t>(places), x, cpu);
+    c.samples.push_back({.inputs = {real(x, 0, 8), fixed(at)},
+                         .call = [=](const Tensors& in) { return Tensors{unpool(in[0], in[1])}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               const auto from = in[0].contiguous().template to_vector<double>();
+                               const std::int64_t pixels = std::max<std::int64_t>(
+                                                      1, x.numel() / std::max<std::int64_t>(1, x[0] * x[1])),
+                                                  extent = out.numel() / std::max<std::int64_t>(1, out[0] * out[1]);
+                               std::vector<double> y(static_cast<std::size_t>(out.numel()));
+                               for (std::size_t i = 0; i < from.size(); ++i)
+                                 y[static_cast<std::size_t>(std::int64_t(i) / pixels * extent + places[i])] = from[i];
+                               return Tensors{from_data(std::span<const double>(y), out, cpu)};
+                             }});
+  };
+  const auto along = [](const MaxUnpoolOptions1d& o) {
+    return [=](const Tensor& x, const Tensor& at) { return max_unpool1d(x, at, o); };
+  };
+  add({1, 1, 1}, {1, 1, 2}, {1}, along({}));
+  add({2, 2, 2}, {2, 2, 5}, {0, 4, 1, 2, 3, 0, 2, 4}, along({.output_size = 5}));
+  add({1, 2, 3}, {1, 2, 5}, {0, 2, 4, 1, 1, 3}, along({.kernel = 3, .stride = 2, .padding = 1}));  // the last wins
+  add({1, 0, 2}, {1, 0, 4}, {}, along({}));
+  const auto volume = [](const MaxUnpoolOptions3d& o) {
+    return [=](const Tensor& x, const Tensor& at) { return max_unpool3d(x, at, o); };
+  };
+  add({1, 1, 1, 1, 1}, {1, 1, 2, 2, 2}, {7}, volume({}));
+  add({1, 2, 1, 2, 1}, {1, 2, 2, 6, 1}, {11, 3, 0, 10}, volume({.kernel = {2, 3, 1}}));
+  add({2, 1, 2, 1, 1}, {2, 1, 4, 3, 2}, {23, 5, 8, 12},
+      volume({.kernel = {3, 2, 2}, .stride = {{2, 2, 1}}, .padding = {1, 0, 0}, .output_size = {{4, 3, 2}}}));
+  add({0, 1, 1, 2, 2}, {0, 1, 2, 4, 4}, {}, volume({}));
+  const auto refused = [&](const char* what, const Tensor& x, const Tensor& indices, const auto& unpool, auto is,
+                           const char* message) {
+    c.errors.push_back({what, [=] { (void)unpool(x, indices); }, is, message});
+  };
+  const Tensor line = ones({1, 1, 2}, cpu), box = ones({1, 1, 2, 1, 1}, cpu);
+  const Tensor in_line = zeros(line.shape(), cpu, DType::i64), in_box = zeros(box.shape(), cpu, DType::i64);
+  refused("rank", zeros({2, 2}, cpu), zeros({2, 2}, cpu, DType::i64), along({}), throws<ShapeError>,
+          "max_unpool1d: x has shape [2, 2], expected [N, C, L]");
+  refused("rank", line, in_line, volume({}), throws<ShapeError>,
+          "max_unpool3d: x has shape [1, 1, 2], expected [N, C, D, H, W]");
+  refused("dtype", line, zeros(line.shape(), cpu, DType::i32), along({}), throws<DTypeError>,
+          "max_unpool1d: indices are i32, expected i64");
+  refused("shape", line, zeros({1, 1, 3}, cpu, DType::i64), along({}), throws<ShapeError>,
+          "max_unpool1d: indices have shape [1, 1, 3], expected that of x, [1, 1, 2]");
+  refused("kernel", line, in_line, along({.kernel = 0}), throws<ShapeError>, "max_unpool1d: kernel is 0");
+  refused("stride", box, in_box, volume({.stride = {{1, 0, 1}}}), throws<ShapeError>, "max_unpool3d: stride is 0");
+  refused("padding", box, in_box, volume({.padding = {0, 0, -1}}), throws<ShapeError>, "max_unpool3d: padding is -1");
+  refused("size", box, in_box, volume({.output_size = {{4, 2, 4}}}), throws<ShapeError>,
+          "max_unpool3d: output_size is 4 along dimension 4, expected 1 or more, and within 1 of 2");
+  refused("size", line, in_line, along({.output_size = 6}), throws<ShapeError>,
+          "max_unpool1d: output_size is 6 along dimension 2, expected 1 or more, and within 1 of 4");
+  refused("a place outside", line, in_line + 4, along({}), throws<IndexError>, "4");
+  refused("a negative place", box, in_box - 1, volume({}), throws<IndexError>, "-1");
+  return c;
+}
+
 LEVIN_OP_CASE(lp_pool2d) {
   OpCase c{.ops = {"avg_pool2d", "avg_pool2d_backward"}, .dtypes = kFloatDTypes, .sums = 9};
   const auto add = [&](const Shape& x, double p, const PoolOptions& o, std::int64_t h, std::int64_t w) {
@@ -360,6 +480,31 @@ TEST_CASE("unpooling puts what max pooling took back, and its gradient is taken 
   const Tensor seed = randn(back.shape(), g, cpu, DType::f64);
   const Tensor gx = grad(Tensors{back}, Tensors{pooled}, Tensors{seed})[0];
   CHECK(equal(flatten(gx, 2), gather(flatten(seed, 2), 2, flatten(places, 2))));
+}
+
+TEST_CASE("unpooling puts elements of sequences and volumes back where max pooling took them") {
+  Generator g(4);
+  const Tensor x = randn({2, 3, 9}, g, cpu), v = randn({2, 2, 5, 6, 4}, g, cpu);
+  const auto [y, places] = max_pool1d_with_indices(x, {});
+  const Tensor line = max_unpool1d(y, places, {.output_size = 9});
+  CHECK(equal(y, max_pool1d(x, 2)));
+  CHECK(equal(where(ne(line, 0), line, x), x));
+  CHECK(sum(ne(line, 0)).item() == double(y.numel()));
+  const auto [z, spots] = max_pool3d_with_indices(v, {});
+  const Tensor box = max_unpool3d(z, spots, {.output_size = {{5, 6, 4}}});
+  CHECK(equal(z, max_pool3d(v, 2)));
+  CHECK(equal(where(ne(box, 0), box, v), v));
+  CHECK(sum(ne(box, 0)).item() == double(z.numel()));
+}
+
+TEST_CASE("of equal elements of a volume the place of the first is given, of -inf alone too") {
+  const PoolOptions3d o{.kernel = {2, 2, 2}, .stride = {{1, 1, 1}}, .padding = {1, 1, 1}};
+  for (const double v : {0.0, -std::numeric_limits<double>::infinity()}) {
+    // F.max_pool3d(torch.zeros(1, 1, 1, 2, 2), 2, 1, 1, return_indices=True)[1]
+    const Tensor places = max_pool3d_with_indices(full({1, 1, 1, 2, 2}, v, cpu), o).indices;
+    CHECK(places.to_vector<std::int64_t>() ==
+          std::vector<std::int64_t>{0, 0, 1, 0, 0, 1, 2, 2, 3, 0, 0, 1, 0, 0, 1, 2, 2, 3});
+  }
 }
 
 TEST_CASE("pooling by a norm has gradient 0 where all elements are 0, and does not overflow in 16 bits") {

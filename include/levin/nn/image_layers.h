@@ -98,6 +98,13 @@ class MaxPool1d : public OpModule<Pool1dOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(max_pool1d(x, pool_options(options))); }
+  // max_pool1d_with_indices, for MaxUnpool1d.
+  [[nodiscard]] ValuesIndices with_indices(const Tensor& x) const {
+    const Call call(*this, x);
+    ValuesIndices y = max_pool1d_with_indices(x, pool_options(options));
+    call.gave(y.values, y.indices);
+    return y;
+  }
 };
 class AvgPool1d : public OpModule<Pool1dOptions> {
  public:
@@ -119,6 +126,13 @@ class MaxPool3d : public OpModule<Pool3dOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(max_pool3d(x, pool_options(options))); }
+  // max_pool3d_with_indices, for MaxUnpool3d.
+  [[nodiscard]] ValuesIndices with_indices(const Tensor& x) const {
+    const Call call(*this, x);
+    ValuesIndices y = max_pool3d_with_indices(x, pool_options(options));
+    call.gave(y.values, y.indices);
+    return y;
+  }
 };
 class AvgPool3d : public OpModule<Pool3dOptions> {
  public:
@@ -173,6 +187,32 @@ class LEVIN_API MaxUnpool2d : public OpModule<MaxUnpool2dOptions> {
  public:
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x, const Tensor& indices, std::optional<Size2> output_size = {}) const;
+};
+
+struct MaxUnpool1dOptions {
+  std::int64_t kernel = 2;
+  std::optional<std::int64_t> stride{};  // default: the kernel
+  std::int64_t padding = 0;
+};
+LEVIN_API void check_options(const MaxUnpool1dOptions& options);  // throws ConfigError
+// max_unpool1d of what MaxPool1d::with_indices gave: [N, C, L] -> [N, C, output_size].
+class LEVIN_API MaxUnpool1d : public OpModule<MaxUnpool1dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x, const Tensor& indices, std::optional<std::int64_t> output_size = {}) const;
+};
+
+struct MaxUnpool3dOptions {
+  Size3 kernel = 2;
+  std::optional<Size3> stride{};  // default: the kernel
+  Size3 padding = 0;
+};
+LEVIN_API void check_options(const MaxUnpool3dOptions& options);  // throws ConfigError
+// max_unpool3d of what MaxPool3d::with_indices gave: [N, C, D, H, W] -> [N, C, output_size].
+class LEVIN_API MaxUnpool3d : public OpModule<MaxUnpool3dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x, const Tensor& indices, std::optional<Size3> output_size = {}) const;
 };
 
 struct LPPool2dOptions {
