@@ -485,6 +485,20 @@ def grid_sample(x, grid):
     return F.grid_sample(x, grid, align_corners=False)
 
 
+def row_pairs(s, make):
+    return [make((s[0], s[2])), make((s[1], s[2]))]
+
+
+def cdist_rows():
+    rows = {"pdist": unary(F.pdist)}
+    for name, p in (("cdist", 2.0), ("cdist_1", 1.0), ("cdist_3", 3.0)):
+        def f(a, b, p=p):
+            return torch.cdist(a, b, p)
+        rows[name] = lambda s, m, f=f: (lambda x=row_pairs(s, m): f(*x))
+        rows[name + "_backward"] = backward(row_pairs, f)
+    return rows
+
+
 def random_flip(shape, make):
     x = make((shape[0], shape[1], shape[2], shape[2]))
 
@@ -659,9 +673,12 @@ OPS = {
     "searchsorted": searchsorted, "index_put_add": index_put_add,
     "conv3d": lambda s, m: (lambda a=volumes(s, m): conv3d(*a)), "conv3d_both": both(volumes, conv3d),
     "max_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2)),
+    "max_pool3d_with_indices": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2, return_indices=True)),
+    "max_unpool3d": lambda s, m: (lambda y=F.max_pool3d(volumes(s, m)[0], 2, return_indices=True):
+                                  F.max_unpool3d(*y, 2)),
     "avg_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.avg_pool3d(x, 2)),
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
-    "random_flip": random_flip, "mixup": mixup, **resize_rows(),
+    "random_flip": random_flip, "mixup": mixup, **resize_rows(), **cdist_rows(),
     "grid_sample": lambda s, m: (lambda a=grid_inputs(s, m): grid_sample(*a)),
     "grid_sample_backward": backward(grid_inputs, grid_sample),
     "spmm": spmm, "segment_sum": segment_sum,
@@ -673,9 +690,6 @@ OPS = {
 # Rows with a target: PyTorch's time / Levin's on the cpu
 TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backward_chain/mul_1000": 5,
            "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
-    "max_pool3d_with_indices": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2, return_indices=True)),
-    "max_unpool3d": lambda s, m: (lambda y=F.max_pool3d(volumes(s, m)[0], 2, return_indices=True):
-                                  F.max_unpool3d(*y, 2)),
            **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh")
               for rows in (512, 4096)},
            "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "resnet8_step/128": 1.3,

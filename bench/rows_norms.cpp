@@ -56,6 +56,36 @@ void of_rows(std::vector<Kernel>& k) {
                      3);
                },
                wide});
+  // [rows, others, length] and the power
+  const std::vector<Shape> pairs{{2, 3, 4}, {1024, 1024, 3}, {1024, 1024, 64}, {512, 512, 512}};
+  const auto flops = [](const Shape& s) { return 3 * double(s[0] * s[1] * s[2]); };
+  for (const auto& [name, p] : std::map<std::string, double>{{"cdist", 2}, {"cdist_1", 1}, {"cdist_3", 3}}) {
+    const auto distances = [p = p](const Tensors& in) { return cdist(in[0], in[1], p); };
+    const auto rows = [](const Shape& s, DType d) { return Tensors{random({s[0], s[2]}, d), random({s[1], s[2]}, d)}; };
+    k.push_back({name,
+                 Sizes::own,
+                 {DType::f32},
+                 [=](const Shape& s, DType d) {
+                   const Tensors in = rows(s, d);
+                   return Work{[=] { (void)distances(in); }, bytes_of(distances(in))};
+                 },
+                 pairs,
+                 flops});
+    k.push_back({name + "_backward",
+                 Sizes::own,
+                 {DType::f32},
+                 [=](const Shape& s, DType d) { return backward_of(rows(s, d), distances, 2); },
+                 pairs,
+                 flops});
+  }
+  k.push_back({"pdist",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)pdist(x); }, bytes_of(pdist(x))};
+               },
+               {{4, 3}, {512, 64}}});
 }
 
 // 16-bit rows under autocast, in `passes` over x: results and their gradients are f32, gradients of rows have 16 bits.

@@ -88,6 +88,9 @@ void check_options(const FlattenOptions& o) {
   check_range("Flatten", "begin", o.begin, -kMaxRank, kMaxRank - 1);
   check_range("Flatten", "end", o.end, -kMaxRank, kMaxRank - 1);
 }
+void check_options(const PairwiseDistanceOptions& o) {
+  if (!(o.p > 0)) fail<ConfigError>("PairwiseDistance: p is ", o.p, ", expected a number above 0");
+}
 void check_options(const Pool2dOptions& o) {
   check_each("Pool2d", "kernel", o.kernel, 1);
   if (o.stride) check_each("Pool2d", "stride", *o.stride, 1);
@@ -107,6 +110,10 @@ void check_options(const FoldOptions& o) {
   for (const std::int64_t v : o.output.array()) check_range("Fold", "output", v, 1, kMostSize);
 }
 
+Tensor PairwiseDistance::operator()(const Tensor& a, const Tensor& b) const {
+  const KeepDim keep = options.keepdim ? KeepDim::yes : KeepDim::no;
+  return Call(*this, a, b).gives(pairwise_distance(a, b, options.p, options.eps, keep));
+}
 Tensor Unfold::operator()(const Tensor& x) const { return Call(*this, x).gives(im2col(x, window_options(options))); }
 Tensor Fold::operator()(const Tensor& columns) const {
   return Call(*this, columns).gives(col2im(columns, options.output.array(), window_options(options)));

@@ -3,6 +3,19 @@
 namespace levin {
 namespace {
 
+TEST_CASE("PairwiseDistance gives PyTorch's distances, with its p, eps and dimension") {
+  Root root;
+  const Tensor a = reshape(tensor({1.0, 2.0, 0.0, 0.5}, Device::cpu()), {2, 2}),
+               b = reshape(tensor({0.0, 4.0, 3.0, 0.5}, Device::cpu()), {2, 2});
+  // nn.PairwiseDistance()(a, b), with p=1 and keepdim=True, with p=3 and eps=0.25
+  nn::PairwiseDistance plain(root, "plain", {}), kept(root, "kept", {.p = 1, .keepdim = true}),
+      cubic(root, "cubic", {.p = 3, .eps = 0.25});
+  check_close(plain(a, b), {2.2360675302866, 2.99999900000017});
+  CHECK(kept(a, b).shape() == Shape{2, 1});
+  check_close(kept(a, b), {3, 3});
+  check_close(cubic(a, b), {1.94098401916408, 2.75068853282797});
+}
+
 TEST_CASE("convolution layers give PyTorch's values") {
   Root root;
   // fill(nn.Conv2d(2, 4, (3, 2), stride=2, padding=1, groups=2))(wave((1, 2, 4, 3), 0.25))
@@ -328,6 +341,8 @@ TEST_CASE("layers refuse options outside their range when they are made") {
   refuse_options<nn::CELU>(nn::CELUOptions{.alpha = 0});
   refuse_options<nn::Hardtanh>(nn::HardtanhOptions{.min_val = 1, .max_val = 0});
   refuse_options<nn::Flatten>(nn::FlattenOptions{.end = -9});
+  for (const double p : {0.0, -2.0, std::nan("")})
+    refuse_options<nn::PairwiseDistance>(nn::PairwiseDistanceOptions{.p = p});
 }
 
 }  // namespace opened

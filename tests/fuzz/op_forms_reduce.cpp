@@ -289,6 +289,13 @@ constexpr Form kForms[] = {
        if (c.one_in(2)) return Tensors{cosine_similarity(a, b, c.integer(), eps)};
        return Tensors{pairwise_distance(a, b, number, eps, c.choice<KeepDim>(2))};
      }},
+    {"cdist and pdist",
+     [](Chooser& c, Pool& p) {
+       const double power = c.one_in(2) ? double(c.below(4)) : c.real();
+       if (c.one_in(4)) return Tensors{pdist(p.any(), power)};
+       const Tensor a = p.any();
+       return Tensors{cdist(a, p.matching(a), power)};
+     }},
     {"einsum",
      [](Chooser& c, Pool& p) {
        static constexpr std::array<const char*, 8> kEquations{

@@ -439,6 +439,20 @@ def pair_case(m, t):
 op("cosine_similarity", FLOATS, pair_case, lambda x, a: F.cosine_similarity(*x))
 op("pairwise_distance", FLOATS, lambda m, t: (pair_case(m, t)[0], {"p": m.pick([1, 2, 3])}),
    lambda x, a: F.pairwise_distance(x[0], x[1], a["p"]))
+
+
+def cdist_case(m, t):
+    batch, length, n = m.int(0, 1), m.int(0, 5), [m.int(1, 5), m.int(1, 4)]
+    left, right = ([2, 1], [3]) if batch else ([], [])
+    return [m.normal(left + [n[0], length], t), m.normal(right + [n[1], length], t)], {
+        "p": m.pick([0.0, .5, 1.0, 2.0, 3.0, math.inf])}
+
+
+op("cdist", WIDE, cdist_case, lambda x, a: torch.cdist(x[0], x[1], a["p"], "donot_use_mm_for_euclid_dist"))
+# PyTorch 2.13 ends the process at the second derivative of pdist.
+op("pdist", [torch.float32], lambda m, t: ([m.normal([m.int(2, 5), m.int(1, 4)], t)],
+                                           {"p": m.pick([0.0, 1.0, 2.0, 3.0, math.inf])}),
+   lambda x, a: F.pdist(x[0], a["p"]))
 REDUCTIONS = ["none", "sum", "mean"]
 
 

@@ -278,6 +278,8 @@ const std::map<std::string, Op>& ops() {
       ONE("binary_cross_entropy", binary_cross_entropy(x[0], x[1], {}, a.reduction())),
       ONE("cross_entropy", cross_entropy(x[0], x[1], {.label_smoothing = a.number("smoothing"),
                                                       .reduction = a.reduction()})),
+      ONE("cdist", cdist(x[0], x[1], a.number("p", 2))),
+      ONE("pdist", pdist(x[0], a.number("p", 2))),
       ONE("cosine_embedding_loss", cosine_embedding_loss(x[0], x[1], x[2], a.number("margin"), a.reduction())),
       ONE("margin_ranking_loss", margin_ranking_loss(x[0], x[1], x[2], a.number("margin"), a.reduction())),
       ONE("hinge_embedding_loss", hinge_embedding_loss(x[0], x[1], a.number("margin", 1), a.reduction())),

@@ -487,6 +487,17 @@ class Flatten : public OpModule<FlattenOptions> {
   using OpModule::OpModule;
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(flatten(x, options.begin, options.end)); }
 };
+struct PairwiseDistanceOptions {
+  double p = 2, eps = 1e-6;
+  bool keepdim = false;
+};
+LEVIN_API void check_options(const PairwiseDistanceOptions& options);  // throws ConfigError
+// pairwise_distance: two tensors [..., d] -> [...], or [..., 1] with keepdim.
+class LEVIN_API PairwiseDistance : public OpModule<PairwiseDistanceOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& a, const Tensor& b) const;
+};
 struct Pool2dOptions {
   Size2 kernel = 2;
   std::optional<Size2> stride{};  // default: the kernel
