@@ -485,6 +485,10 @@ def grid_sample(x, grid):
     return F.grid_sample(x, grid, align_corners=False)
 
 
+def volume_grid_inputs(s, make):
+    return [make((*s[:2], *s[2:] * 3)), make((s[0], *s[2:] * 3, 3)).clamp(-1, 1)]
+
+
 def row_pairs(s, make):
     return [make((s[0], s[2])), make((s[1], s[2]))]
 
@@ -681,6 +685,8 @@ OPS = {
     "random_flip": random_flip, "mixup": mixup, **resize_rows(), **cdist_rows(),
     "grid_sample": lambda s, m: (lambda a=grid_inputs(s, m): grid_sample(*a)),
     "grid_sample_backward": backward(grid_inputs, grid_sample),
+    "grid_sample_volume": lambda s, m: (lambda a=volume_grid_inputs(s, m): grid_sample(*a)),
+    "grid_sample_volume_backward": backward(volume_grid_inputs, grid_sample),
     "spmm": spmm, "segment_sum": segment_sum,
     "edge_scores_both": both_of(edge_scores), "gatv2_scores_both": both_of(gatv2_scores),
     "adamw": update((adamw(foreach=True), adamw(fused=True))),

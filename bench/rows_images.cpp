@@ -67,6 +67,25 @@ void image_rows(std::vector<Kernel>& k) {
                      [](const Tensors& in) { return grid_sample(in[0], in[1]); }, 3);
                },
                batches});
+  const std::vector<Shape> volumes{{1, 1, 4}, {2, 3, 16}, {2, 8, 48}};
+  k.push_back({"grid_sample_volume",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = random({s[0], s[1], s[2], s[2], s[2]}, d),
+                              grid = clamp(random({s[0], s[2], s[2], s[2], 3}, d), -1, 1);
+                 return Work{[=] { (void)grid_sample(x, grid); }, 2 * bytes_of(x) + bytes_of(grid)};
+               },
+               volumes});
+  k.push_back({"grid_sample_volume_backward",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     {random({s[0], s[1], s[2], s[2], s[2]}, d), clamp(random({s[0], s[2], s[2], s[2], 3}, d), -1, 1)},
+                     [](const Tensors& in) { return grid_sample(in[0], in[1]); }, 3);
+               },
+               volumes});
   resize("interpolate_nearest", {});
   resize("interpolate_bilinear", {.mode = InterpolateMode::bilinear});
   resize("interpolate_bicubic", {.mode = InterpolateMode::bicubic});

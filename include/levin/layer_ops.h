@@ -261,15 +261,18 @@ struct GridSampleOptions {
 // likewise of H. nearest rounds half to even; bicubic takes the 4 x 4 neighbours by Keys' convolution, a = -3/4.
 // padding_mode moves a point that lies outside of x, for bicubic its neighbours, to the border, or reflects it at the
 // edges; zeros counts what lies outside as 0. A NaN lies outside, or with border and reflection at the first pixel.
+// Volumes likewise: x [N, C, D, H, W], grid [N, D', H', W', 3] of (column, row, slice) -> [N, C, D', H', W']; bilinear
+// takes 8 neighbours, and bicubic is a ConfigError.
 // Derivatives in x and the grid; the grid's is 0 for nearest and beyond the border. Sums need no atomics, so they
-// repeat bit for bit. Throws ShapeError for other shapes and planes that are empty or have 2^31 elements.
+// repeat bit for bit. Throws ShapeError for other shapes and planes or volumes that are empty or have 2^31 elements.
 [[nodiscard]] LEVIN_API Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
 
 enum class AlignCorners : bool { no, yes };
 
 // The grid of affine maps: theta [N, 2, 3], floats, and size {N, C, H, W} -> [N, H, W, 2] of (theta (x, y, 1)^T), where
-// x and y are the centers of the pixels from -1 to 1, with align_corners both ends, as grid_sample counts. Throws
-// ShapeError for other shapes.
+// x and y are the centers of the pixels from -1 to 1, with align_corners both ends, as grid_sample counts. Of volumes:
+// theta [N, 3, 4] and size {N, C, D, H, W} -> [N, D, H, W, 3] of (theta (x, y, z, 1)^T). Throws ShapeError for other
+// shapes.
 [[nodiscard]] LEVIN_API Tensor affine_grid(const Tensor& theta, const Shape& size,
                                            AlignCorners align_corners = AlignCorners::no);
 

@@ -11,6 +11,9 @@
 // x: [images, channels, rows, columns], grid: [images, points, 2], y: [images, channels, points]. K, the taps along an
 // axis: 1 nearest, 2 bilinear, 4 bicubic. T: float, double, f16, bf16; all is computed in A = Accum<T>. A tap outside
 // of the image is not read.
+//
+// Names with _volume are the same for volumes: x [images, channels, slices, rows, columns], grid [images, points, 3] of
+// (column, row, slice), K taps along the third axis as well, and parts[n, p, h, i, j, c]. K is 1 or 2.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GRID_SAMPLE_CUH
 #define LEVIN_KERNELS_GRID_SAMPLE_CUH
@@ -37,8 +40,9 @@ struct GridRule {
   bool align_corners = false;
 };
 struct GridShape {
-  std::int64_t images = 0, channels = 0, rows = 1, columns = 1, points = 0;
+  std::int64_t images = 0, channels = 0, rows = 1, columns = 1, points = 0, slices = 1;
   [[nodiscard]] LEVIN_HD std::int64_t plane() const { return rows * columns; }
+  [[nodiscard]] LEVIN_HD std::int64_t extent() const { return slices * rows * columns; }  // of a channel
 };
 
 // The pixels along one axis that a coordinate of the grid sees (-1: none), their weights, and the derivatives of these
@@ -149,6 +153,9 @@ namespace levin::kernels::cpu {
 LEVIN_PICK_F32(grid_sample)
 LEVIN_PICK_F32(grid_sample_grid)
 LEVIN_PICK_F32(grid_sample_image)
+LEVIN_PICK_F32(grid_sample_volume)
+LEVIN_PICK_F32(grid_sample_grid_volume)
+LEVIN_PICK_F32(grid_sample_image_volume)
 #undef LEVIN_PICK_F32
 }  // namespace levin::kernels::cpu
 
@@ -249,11 +256,120 @@ void grid_sample_parts(const Gpu& on, const T* gy, const T* grid, std::int64_t* 
   on.launch(grid_sample_part_rows<Taps, T>, item_grid(n), gy, grid, index, parts, n, s, rule, Divider(s.points));
 }
 
+// ---- Volumes
+
+// The taps of a point (column, row, slice).
+template <class A, int K>
+struct VolumeTaps {
+  GridTaps<A, K> across, down, deep;
+  template <class T>
+  __device__ VolumeTaps(const T* point, const GridShape& s, const GridRule& rule)
+      : across(A(point[0]), s.columns, rule), down(A(point[1]), s.rows, rule), deep(A(point[2]), s.slices, rule) {}
+  // f(h, i, j, place) for the taps inside.
+  template <class F>
+  __device__ __forceinline__ void each(const GridShape& s, const F& f) const {
+#pragma unroll
+    for (int t = 0; t < K * K * K; ++t) {
+      const int h = t / (K * K), i = t / K % K, j = t % K;
+      if (deep.at[h] < 0 || down.at[i] < 0 || across.at[j] < 0) continue;
+      f(h, i, j, (deep.at[h] * s.rows + down.at[i]) * s.columns + across.at[j]);
+    }
+  }
+};
+
+template <class Taps, class T>
+__global__ void grid_sample_volume_items(const T* x, const T* grid, T* y, std::int64_t n, GridShape s, GridRule rule,
+                                         Divider points, Divider channels) {
+  using A = Accum<T>;
+  const std::int64_t u = own_item();
+  if (u >= n) return;
+  const std::int64_t plane = points.quotient(u), image = channels.quotient(plane);
+  const VolumeTaps<A, Taps::value> taps(grid + 3 * (image * s.points + u - plane * s.points), s, rule);
+  const T* const from = x + plane * s.extent();
+  A sum = 0;
+  taps.each(s, [&](int h, int i, int j, std::int64_t at) {
+    sum += taps.deep.w[h] * taps.down.w[i] * taps.across.w[j] * A(from[at]);
+  });
+  y[u] = T(sum);
+}
+template <class Taps, class T>
+void grid_sample_volume(const Gpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
+  const std::int64_t n = s.images * s.channels * s.points;
+  on.launch(grid_sample_volume_items<Taps, T>, item_grid(n), x, grid, y, n, s, rule, Divider(s.points),
+            Divider(s.channels));
+}
+
+template <class Taps, class T>
+__global__ void grid_sample_grid_volume_points(const T* gy, const T* x, const T* grid, T* ggrid, std::int64_t n,
+                                               GridShape s, GridRule rule, Divider points) {
+  using A = Accum<T>;
+  const std::int64_t u = own_item();
+  if (u >= n) return;
+  const std::int64_t image = points.quotient(u), p = u - image * s.points;
+  const VolumeTaps<A, Taps::value> taps(grid + 3 * u, s, rule);
+  A by_x = 0, by_y = 0, by_z = 0;
+  for (std::int64_t c = 0; c < s.channels; ++c) {
+    const std::int64_t plane = image * s.channels + c;
+    const T* const from = x + plane * s.extent();
+    A part_x = 0, part_y = 0, part_z = 0;
+    taps.each(s, [&](int h, int i, int j, std::int64_t at) {
+      const A v = A(from[at]);
+      part_x += taps.deep.w[h] * taps.down.w[i] * taps.across.d[j] * v;
+      part_y += taps.deep.w[h] * taps.down.d[i] * taps.across.w[j] * v;
+      part_z += taps.deep.d[h] * taps.down.w[i] * taps.across.w[j] * v;
+    });
+    const A g = A(gy[plane * s.points + p]);
+    by_x += g * part_x;
+    by_y += g * part_y;
+    by_z += g * part_z;
+  }
+  ggrid[3 * u] = T(by_x);
+  ggrid[3 * u + 1] = T(by_y);
+  ggrid[3 * u + 2] = T(by_z);
+}
+template <class Taps, class T>
+void grid_sample_grid_volume(const Gpu& on, const T* gy, const T* x, const T* grid, T* ggrid, const GridShape& s,
+                             const GridRule& rule) {
+  const std::int64_t n = s.images * s.points;
+  on.launch(grid_sample_grid_volume_points<Taps, T>, item_grid(n), gy, x, grid, ggrid, n, s, rule, Divider(s.points));
+}
+
+template <class Taps, class T>
+__global__ void grid_sample_volume_part_rows(const T* gy, const T* grid, std::int64_t* index, Accum<T>* parts,
+                                             std::int64_t n, GridShape s, GridRule rule, Divider points) {
+  using A = Accum<T>;
+  constexpr int kTaps = Taps::value * Taps::value * Taps::value;
+  const std::int64_t u = own_item();
+  if (u >= n) return;
+  const std::int64_t point = u / kTaps, image = points.quotient(point), p = point - image * s.points;
+  const int tap = static_cast<int>(u - point * kTaps);
+  const VolumeTaps<A, Taps::value> taps(grid + 3 * point, s, rule);
+  std::int64_t place = -1;
+  A weight = 0;
+  taps.each(s, [&](int h, int i, int j, std::int64_t at) {
+    if ((h * Taps::value + i) * Taps::value + j != tap) return;
+    place = at;
+    weight = taps.deep.w[h] * taps.down.w[i] * taps.across.w[j];
+  });
+  index[u] = place < 0 ? s.images * s.extent() : image * s.extent() + place;
+  const T* const from = gy + image * s.channels * s.points + p;
+  A* const to = parts + u * s.channels;
+  for (std::int64_t c = 0; c < s.channels; ++c) to[c] = place < 0 ? A(0) : weight * A(from[c * s.points]);
+}
+template <class Taps, class T>
+void grid_sample_volume_parts(const Gpu& on, const T* gy, const T* grid, std::int64_t* index, Accum<T>* parts,
+                              const GridShape& s, const GridRule& rule) {
+  const std::int64_t n = s.images * s.points * Taps::value * Taps::value * Taps::value;
+  on.launch(grid_sample_volume_part_rows<Taps, T>, item_grid(n), gy, grid, index, parts, n, s, rule, Divider(s.points));
+}
+
 }  // namespace levin::kernels::gpu
 
 namespace levin::kernels {  // of the executor that is given
 using cpu::grid_sample, gpu::grid_sample;
 using cpu::grid_sample_grid, gpu::grid_sample_grid;
+using cpu::grid_sample_grid_volume, gpu::grid_sample_grid_volume;
+using cpu::grid_sample_volume, gpu::grid_sample_volume;
 }  // namespace levin::kernels
 
 #endif  // LEVIN_KERNELS_GRID_SAMPLE_CUH
@@ -261,11 +377,40 @@ using cpu::grid_sample_grid, gpu::grid_sample_grid;
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
+// What two linear taps of a block of points along one axis need, as GridTaps has it but without branches and in 32 bits,
+// for vector code. No edge reflects, and an axis is shorter than kLongest.
+inline constexpr std::int64_t kGridBlock = 64, kLongest = std::int64_t{1} << 30;
+template <class A>
+struct GridAxis {
+  std::int32_t first[kGridBlock];
+  A u[kGridBlock], slope[kGridBlock];
+  template <bool kBorder>
+  void fill(const A* coordinate, std::int64_t points, std::int64_t size, const GridRule& rule) {
+    const A half = rule.align_corners ? A(size - 1) / 2 : A(size) / 2, shift = rule.align_corners ? A(0) : A(0.5);
+    const A last = A(size - 1), least = A(-8), most = A(size) + 8;
+    for (std::int64_t p = 0; p < points; ++p) {
+      A s = (coordinate[p] + 1) * half - shift, by = half;
+      if constexpr (kBorder) {
+        by = ((s > 0) & (s < last)) ? half : A(0);
+        s = s > 0 ? s : A(0);
+        s = s < last ? s : last;
+      }
+      s = s > least ? s : least;
+      s = s > most ? most : s;
+      const auto cut = static_cast<std::int32_t>(s);
+      const std::int32_t floor = cut - (s < A(cut) ? 1 : 0);
+      first[p] = floor;
+      u[p] = s - A(floor);
+      slope[p] = by;
+    }
+  }
+};
+
 // The taps of a block of points, a row of each kind; kSlopes: with their derivatives in the grid.
 template <class A, int K, bool kSlopes>
 struct GridBlock {
-  static constexpr std::int64_t kPoints = 64;
-  static constexpr int kTaps = K * K;
+  static constexpr std::int64_t kPoints = kGridBlock;
+  static constexpr int kTaps = K * K, kAxes = 2;
   std::int32_t at[K * K][kPoints];  // in the plane; -1: outside
   A w[K * K][kPoints], by_x[kSlopes ? K * K : 1][kPoints], by_y[kSlopes ? K * K : 1][kPoints];
 
@@ -273,7 +418,6 @@ struct GridBlock {
   void fill(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
     in_pairs = false;
     if constexpr (kMayPair) {
-      constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // 32 bits hold what is near such an image
       if (s.rows < kLongest && s.columns < kLongest && s.rows > 0 && s.columns >= 2 &&
           rule.edge != GridEdge::reflection) {
         in_pairs = true;
@@ -361,37 +505,12 @@ struct GridBlock {
     }
   }
 
-  // GridTaps of both axes without branches and in 32 bits, for vector code: one axis of the block, then the taps.
-  struct Axis {
-    std::int32_t first[kPoints];
-    A u[kPoints], slope[kPoints];
-    template <bool kBorder>
-    void fill(const A* coordinate, std::int64_t points, std::int64_t size, const GridRule& rule) {
-      const A half = rule.align_corners ? A(size - 1) / 2 : A(size) / 2, shift = rule.align_corners ? A(0) : A(0.5);
-      const A last = A(size - 1), least = A(-8), most = A(size) + 8;
-      for (std::int64_t p = 0; p < points; ++p) {
-        A s = (coordinate[p] + 1) * half - shift, by = half;
-        if constexpr (kBorder) {
-          by = ((s > 0) & (s < last)) ? half : A(0);
-          s = s > 0 ? s : A(0);
-          s = s < last ? s : last;
-        }
-        s = s > least ? s : least;
-        s = s > most ? most : s;
-        const auto cut = static_cast<std::int32_t>(s);
-        const std::int32_t floor = cut - (s < A(cut) ? 1 : 0);
-        first[p] = floor;
-        u[p] = s - A(floor);
-        slope[p] = by;
-      }
-    }
-  };
   template <bool kBorder, class T>
   void fill_pairs(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
     // Both coordinates in one loop: of a loop over every second number g++ leaves the last vector to scalar code.
     A x[kPoints], y[kPoints];
     for (std::int64_t p = 0; p < points; ++p) x[p] = A(grid[2 * p]), y[p] = A(grid[2 * p + 1]);
-    Axis across, down;
+    GridAxis<A> across, down;
     across.template fill<kBorder>(x, points, s.columns, rule);
     down.template fill<kBorder>(y, points, s.rows, rule);
     const auto rows = static_cast<std::uint32_t>(s.rows), columns = static_cast<std::uint32_t>(s.columns);
@@ -423,6 +542,87 @@ struct GridBlock {
     }
   }
 };
+// The same of volumes.
+template <class A, int K, bool kSlopes>
+struct VolumeBlock {
+  static constexpr std::int64_t kPoints = kGridBlock;
+  static constexpr int kTaps = K * K * K, kAxes = 3;
+  std::int32_t at[kTaps][kPoints];  // in the volume; -1: outside
+  A w[kTaps][kPoints], by[kSlopes ? kAxes : 1][kTaps][kPoints];
+
+  template <class T>
+  void fill(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
+    if constexpr (K == 2 && std::is_same_v<A, float>) {
+      if (rule.edge != GridEdge::reflection && std::max({s.rows, s.columns, s.slices}) < kLongest) {
+        return rule.edge == GridEdge::border ? fill_vectors<true>(grid, points, s, rule)
+                                             : fill_vectors<false>(grid, points, s, rule);
+      }
+    }
+    for (std::int64_t p = 0; p < points; ++p, grid += kAxes) {
+      const GridTaps<A, K> across(A(grid[0]), s.columns, rule), down(A(grid[1]), s.rows, rule),
+          deep(A(grid[2]), s.slices, rule);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTaps; ++t) {
+        const int h = t / (K * K), i = t / K % K, j = t % K;
+        const bool seen = deep.at[h] >= 0 && down.at[i] >= 0 && across.at[j] >= 0;
+        at[t][p] = seen ? static_cast<std::int32_t>((deep.at[h] * s.rows + down.at[i]) * s.columns + across.at[j]) : -1;
+        w[t][p] = deep.w[h] * down.w[i] * across.w[j];
+        if constexpr (kSlopes) {
+          by[0][t][p] = deep.w[h] * down.w[i] * across.d[j];
+          by[1][t][p] = deep.w[h] * down.d[i] * across.w[j];
+          by[2][t][p] = deep.d[h] * down.w[i] * across.w[j];
+        }
+      }
+    }
+  }
+  template <class T, class F>
+  [[gnu::always_inline]] void each_point(const T* from, std::int64_t extent, std::int64_t channels, std::int64_t points,
+                                         const F& take) const {
+    for (std::int64_t c = 0; c < channels; ++c, from += extent) {
+      const auto take_one = take(c);
+#pragma GCC ivdep
+      for (std::int64_t p = 0; p < points; ++p) {
+        A values[kTaps];
+#pragma GCC unroll 8
+        for (int t = 0; t < kTaps; ++t) values[t] = A(from[at[t][p] < 0 ? 0 : at[t][p]]);
+        take_one(p, values);
+      }
+    }
+  }
+
+ private:
+  template <bool kBorder, class T>
+  void fill_vectors(const T* grid, std::int64_t points, const GridShape& s, const GridRule& rule) {
+    A x[kPoints], y[kPoints], z[kPoints];
+    for (std::int64_t p = 0; p < points; ++p)
+      x[p] = A(grid[3 * p]), y[p] = A(grid[3 * p + 1]), z[p] = A(grid[3 * p + 2]);
+    GridAxis<A> across, down, deep;
+    across.template fill<kBorder>(x, points, s.columns, rule);
+    down.template fill<kBorder>(y, points, s.rows, rule);
+    deep.template fill<kBorder>(z, points, s.slices, rule);
+    const auto slices = static_cast<std::uint32_t>(s.slices), rows = static_cast<std::uint32_t>(s.rows),
+               columns = static_cast<std::uint32_t>(s.columns);
+    for (int t = 0; t < kTaps; ++t) {
+      const bool back = t / 4 != 0, low = t / 2 % 2 != 0, right = t % 2 != 0;
+      for (std::int64_t p = 0; p < points; ++p) {
+        const auto slice = static_cast<std::uint32_t>(deep.first[p]) + back,
+                   row = static_cast<std::uint32_t>(down.first[p]) + low,
+                   column = static_cast<std::uint32_t>(across.first[p]) + right;
+        const bool seen = (slice < slices) & (row < rows) & (column < columns);
+        at[t][p] = seen ? static_cast<std::int32_t>((slice * rows + row) * columns + column) : -1;
+        const A deep_w = back ? deep.u[p] : 1 - deep.u[p], down_w = low ? down.u[p] : 1 - down.u[p],
+                across_w = right ? across.u[p] : 1 - across.u[p];
+        w[t][p] = deep_w * down_w * across_w;
+        if constexpr (kSlopes) {
+          by[0][t][p] = deep_w * down_w * (right ? across.slope[p] : -across.slope[p]);
+          by[1][t][p] = deep_w * (low ? down.slope[p] : -down.slope[p]) * across_w;
+          by[2][t][p] = (back ? deep.slope[p] : -deep.slope[p]) * down_w * across_w;
+        }
+      }
+    }
+  }
+};
+
 inline constexpr std::int64_t kGridTask = 16 * 1024;  // pixels read by one task, about
 
 // body(image, first, count) for blocks of points.
@@ -438,16 +638,14 @@ void each_grid_block(const Cpu& on, const GridShape& s, std::int64_t block, std:
   });
 }
 
-template <class Taps, class T>
-void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
+template <class Block, class T>
+void sample_blocks(const Cpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
   using A = Accum<T>;
-  constexpr int K = Taps::value;
-  using Block = GridBlock<A, K, false>;
-  each_grid_block(on, s, Block::kPoints, K * K, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
+  each_grid_block(on, s, Block::kPoints, Block::kTaps, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
     Block block;
-    block.fill(grid + 2 * (image * s.points + first), count, s, rule);
-    const T* const from = x + image * s.channels * s.plane();
-    block.each_point(from, s.plane(), s.channels, count, [&](std::int64_t c) {
+    block.fill(grid + Block::kAxes * (image * s.points + first), count, s, rule);
+    const T* const from = x + image * s.channels * s.extent();
+    block.each_point(from, s.extent(), s.channels, count, [&](std::int64_t c) {
       return [&block, to = y + (image * s.channels + c) * s.points + first ](std::int64_t p, const A* values)
           __attribute__((always_inline)) {
         A sum = 0;
@@ -460,6 +658,14 @@ void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape
       };
     });
   });
+}
+template <class Taps, class T>
+void grid_sample(const Cpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
+  sample_blocks<GridBlock<Accum<T>, Taps::value, false>>(on, x, grid, y, s, rule);
+}
+template <class Taps, class T>
+void grid_sample_volume(const Cpu& on, const T* x, const T* grid, T* y, const GridShape& s, const GridRule& rule) {
+  sample_blocks<VolumeBlock<Accum<T>, Taps::value, false>>(on, x, grid, y, s, rule);
 }
 
 template <class Taps, class T>
@@ -492,58 +698,93 @@ void grid_sample_grid(const Cpu& on, const T* gy, const T* x, const T* grid, T* 
   });
 }
 
-// A task has planes of its own, so that their sums need no atomics.
 template <class Taps, class T>
-void grid_sample_image(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s, const GridRule& rule) {
+void grid_sample_grid_volume(const Cpu& on, const T* gy, const T* x, const T* grid, T* ggrid, const GridShape& s,
+                             const GridRule& rule) {
   using A = Accum<T>;
-  constexpr int K = Taps::value;
-  using Block = GridBlock<A, K, false>;
+  using Block = VolumeBlock<A, Taps::value, true>;
+  each_grid_block(on, s, Block::kPoints, Block::kTaps, [&](std::int64_t image, std::int64_t first, std::int64_t count) {
+    Block block;
+    block.fill(grid + 3 * (image * s.points + first), count, s, rule);
+    A sums[3][Block::kPoints] = {};
+    const T* const from = x + image * s.channels * s.extent();
+    block.each_point(from, s.extent(), s.channels, count, [&](std::int64_t c) {
+      return [&block, &sums, g = gy + (image * s.channels + c) * s.points + first ](std::int64_t p, const A* values)
+          __attribute__((always_inline)) {
+        A parts[3] = {};
+#pragma GCC unroll 8
+        for (int t = 0; t < Block::kTaps; ++t) {
+          const A v = block.at[t][p] < 0 ? A(0) : values[t];
+          for (int axis = 0; axis < 3; ++axis) parts[axis] += block.by[axis][t][p] * v;
+        }
+        for (int axis = 0; axis < 3; ++axis) sums[axis][p] += A(g[p]) * parts[axis];
+      };
+    });
+    T* const to = ggrid + 3 * (image * s.points + first);
+    for (std::int64_t p = 0; p < count; ++p)
+      for (int axis = 0; axis < 3; ++axis) to[3 * p + axis] = T(sums[axis][p]);
+  });
+}
+
+// A task has channels of its own, so that their sums need no atomics.
+template <class Block, class T>
+void scatter_blocks(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s, const GridRule& rule) {
+  using A = Accum<T>;
   constexpr std::int64_t kLanes = 4;  // channels that are summed side by side
   // Channels that share the taps: many, as long as there are tasks for all threads.
   const std::int64_t together = std::clamp<std::int64_t>(s.images * s.channels / 16 / kLanes * kLanes, kLanes, 32),
                      groups = (s.channels + together - 1) / together;
   on.parallel_for(s.images * groups, 1, [&](std::int64_t begin, std::int64_t end) {
-    const lib::Scratch memory(static_cast<std::size_t>(std::is_same_v<T, A> ? 0 : together * s.plane()) * sizeof(A));
+    const lib::Scratch memory(static_cast<std::size_t>(std::is_same_v<T, A> ? 0 : together * s.extent()) * sizeof(A));
     Block block;
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t image = task / groups, low = (task - image * groups) * together,
                          channels = std::min(together, s.channels - low);
-      T* const out = gx + (image * s.channels + low) * s.plane();
+      T* const out = gx + (image * s.channels + low) * s.extent();
       A* sums;
       if constexpr (std::is_same_v<T, A>)
         sums = out;
       else
         sums = memory.as<A>();
-      std::fill(sums, sums + channels * s.plane(), A(0));
+      std::fill(sums, sums + channels * s.extent(), A(0));
       for (std::int64_t first = 0; first < s.points; first += Block::kPoints) {
         const std::int64_t count = std::min<std::int64_t>(Block::kPoints, s.points - first);
-        block.fill(grid + 2 * (image * s.points + first), count, s, rule);
+        block.fill(grid + Block::kAxes * (image * s.points + first), count, s, rule);
         // Neighbouring points add to one pixel: the channels' sums do not wait for each other.
         for (std::int64_t lane = 0; lane < channels; lane += kLanes) {
           const std::int64_t lanes = std::min(kLanes, channels - lane);
           const T* const g = gy + (image * s.channels + low + lane) * s.points + first;
-          A* const planes = sums + lane * s.plane();
+          A* const planes = sums + lane * s.extent();
           for (std::int64_t p = 0; p < count; ++p) {
             A values[kLanes] = {};
             for (std::int64_t c = 0; c < lanes; ++c) values[c] = A(g[c * s.points + p]);
-            for (int t = 0; t < K * K; ++t) {
+            for (int t = 0; t < Block::kTaps; ++t) {
               const std::int32_t at = block.at[t][p];
               if (at < 0) continue;
               const A w = block.w[t][p];
               A* const to = planes + at;
               if (lanes == kLanes) {
-                for (std::int64_t c = 0; c < kLanes; ++c) to[c * s.plane()] += w * values[c];
+                for (std::int64_t c = 0; c < kLanes; ++c) to[c * s.extent()] += w * values[c];
               } else {
-                for (std::int64_t c = 0; c < lanes; ++c) to[c * s.plane()] += w * values[c];
+                for (std::int64_t c = 0; c < lanes; ++c) to[c * s.extent()] += w * values[c];
               }
             }
           }
         }
       }
       if constexpr (!std::is_same_v<T, A>)
-        for (std::int64_t k = 0; k < channels * s.plane(); ++k) out[k] = T(sums[k]);
+        for (std::int64_t k = 0; k < channels * s.extent(); ++k) out[k] = T(sums[k]);
     }
   });
+}
+template <class Taps, class T>
+void grid_sample_image(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s, const GridRule& rule) {
+  scatter_blocks<GridBlock<Accum<T>, Taps::value, false>>(on, gy, grid, gx, s, rule);
+}
+template <class Taps, class T>
+void grid_sample_image_volume(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s,
+                              const GridRule& rule) {
+  scatter_blocks<VolumeBlock<Accum<T>, Taps::value, false>>(on, gy, grid, gx, s, rule);
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

@@ -286,8 +286,10 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const std::int64_t n = c.size();
        const DType dtype = c.dtype();
-       const Tensor x = c.one_in(6) ? p.any() : p.of({n, small(c), c.size(), c.size()}, dtype);
-       const Tensor grid = c.one_in(6) ? p.any() : p.of({n, small(c), small(c), 2}, dtype);
+       const bool of_volumes = c.one_in(3);
+       const Shape image{n, small(c), c.size(), c.size()}, points{n, small(c), small(c), of_volumes ? 3 : 2};
+       const Tensor x = c.one_in(6) ? p.any() : p.of(of_volumes ? image.inserted(2, c.size()) : image, dtype);
+       const Tensor grid = c.one_in(6) ? p.any() : p.of(of_volumes ? points.inserted(1, small(c)) : points, dtype);
        const auto mode = c.choice<GridSampleMode>(3);
        const auto padding = c.choice<GridPadding>(3);
        return Tensors{grid_sample(x, grid, {mode, padding, c.one_in(3)})};
@@ -295,9 +297,11 @@ constexpr Form kForms[] = {
     {"affine_grid",
      [](Chooser& c, Pool& p) {
        const std::int64_t n = small(c);
-       const Tensor theta = c.one_in(6) ? p.any() : p.of({n, 2, 3}, c.dtype());
+       const bool of_volumes = c.one_in(3);
+       const Tensor theta = c.one_in(6) ? p.any() : p.of(of_volumes ? Shape{n, 3, 4} : Shape{n, 2, 3}, c.dtype());
        const Shape size{n, small(c), c.size(), c.size()};
-       return Tensors{affine_grid(theta, size, c.one_in(3) ? AlignCorners::yes : AlignCorners::no)};
+       return Tensors{affine_grid(theta, of_volumes ? size.inserted(2, c.size()) : size,
+                                  c.one_in(3) ? AlignCorners::yes : AlignCorners::no)};
      }},
     // Augmentations
     {"augment::crop",

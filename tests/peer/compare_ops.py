@@ -621,6 +621,28 @@ def unpool_case(rank):
 for rank in (1, 3):
     op(f"max_unpool{rank}d", WIDE, unpool_case(rank),
        lambda x, a, call=getattr(F, f"max_unpool{rank}d"): call(x[0], x[1], a["kernel"], padding=a["padding"]))
+
+
+def grid_case(m, t):
+    axes, n = m.int(2, 3), m.int(1, 2)
+    x, grid = [n, m.int(1, 3)] + [m.int(1, 5) for _ in range(axes)], [n] + [m.int(1, 3) for _ in range(axes)] + [axes]
+    return [m.normal(x, t), m.uniform(grid, t, -1.6, 1.6)], {
+        "mode": m.pick(["bilinear", "nearest"]), "padding_mode": m.pick(["zeros", "border", "reflection"]),
+        "align_corners": m.int(0, 1)}
+
+
+op("grid_sample", [torch.float64], grid_case, lambda x, a: F.grid_sample(
+    x[0], x[1], a["mode"], a["padding_mode"], bool(a["align_corners"])))
+
+
+def affine_case(m, t):
+    axes, n = m.int(2, 3), m.int(1, 2)
+    return [m.normal([n, axes, axes + 1], t)], {"size": [n, 2] + [m.int(1, 4) for _ in range(axes)],
+                                                "align_corners": m.int(0, 1)}
+
+
+op("affine_grid", WIDE, affine_case,
+   lambda x, a: F.affine_grid(x[0], a["size"], align_corners=bool(a["align_corners"])))
 op("lp_pool2d", WIDE, lambda m, t: ([m.uniform([1, 2, 5, 6], t, .1, 2)], {"p": m.pick([1, 2, 3]), "kernel": [2, 3]}),
    lambda x, a: F.lp_pool2d(x[0], float(a["p"]), a["kernel"]))
 

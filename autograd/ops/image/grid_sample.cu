@@ -24,9 +24,10 @@ using kernels::GridShape;
 struct Sampling {
   GridSampleOptions options;
   GridShape shape;
-  Shape in, points;  // [N, C, H, W]; [N, H', W']
+  Shape in, points;  // [N, C, H, W]; [N, H', W']; of volumes [N, C, D, H, W]; [N, D', H', W']
+  [[nodiscard]] bool of_volumes() const { return in.rank() == 5; }
   [[nodiscard]] GridRule rule() const { return {static_cast<GridEdge>(options.padding_mode), options.align_corners}; }
-  [[nodiscard]] Shape out() const { return {in[0], in[1], points[1], points[2]}; }
+  [[nodiscard]] Shape out() const { return points.inserted(1, in[1]); }
 };
 static_assert(int(GridPadding::border) == int(GridEdge::border) &&
               int(GridPadding::reflection) == int(GridEdge::reflection));
@@ -39,6 +40,17 @@ void with_taps(GridSampleMode mode, const F& f) {
     case GridSampleMode::bilinear: return f(std::integral_constant<int, 2>{});
     case GridSampleMode::bicubic: return f(std::integral_constant<int, 4>{});
   }
+}
+
+// f(taps, true) of volumes, f(taps, false) of images: no kernel of volumes takes 4 taps.
+template <class F>
+void with_form(const Sampling& at, const F& f) {
+  with_taps(at.options.mode, [&]<class Taps>(Taps taps) {
+    if constexpr (Taps::value != 4) {
+      if (at.of_volumes()) return f(taps, std::true_type{});
+    }
+    f(taps, std::false_type{});
+  });
 }
 
 // ---- The composite twin: x [N, C, H, W] at grid [N, H', W', 2], in public ops
@@ -101,15 +113,21 @@ AxisTwin axis_twin(const Tensor& coordinate, std::int64_t length, const GridSamp
 Tensor twin(const Tensor& x, const Tensor& grid, const Sampling& at) {
   const GridShape& s = at.shape;
   const int taps = at.options.mode == GridSampleMode::nearest ? 1 : at.options.mode == GridSampleMode::bilinear ? 2 : 4;
-  const Tensor points = reshape(grid, {s.images, s.points, 2}), flat = reshape(x, {s.images, s.channels, s.plane()});
+  const Tensor points = reshape(grid, {s.images, s.points, at.of_volumes() ? 3 : 2}),
+               flat = reshape(x, {s.images, s.channels, s.extent()});
   const AxisTwin across = axis_twin(select(points, 2, 0), s.columns, at.options),
                  down = axis_twin(select(points, 2, 1), s.rows, at.options);
+  AxisTwin deep;
+  if (at.of_volumes()) deep = axis_twin(select(points, 2, 2), s.slices, at.options);
   Tensor y = zeros({s.images, s.channels, s.points}, x.device(), x.dtype());
-  for (std::size_t i = 0; i < std::size_t(taps); ++i) {
-    for (std::size_t j = 0; j < std::size_t(taps); ++j) {
-      const Tensor pixel = unsqueeze(down.at[i] * s.columns + across.at[j], 1);
-      const Tensor seen = gather(flat, 2, expand(pixel, {s.images, s.channels, s.points}));
-      y = y + unsqueeze(down.weight[i] * across.weight[j], 1) * seen;
+  for (std::size_t h = 0; h < (at.of_volumes() ? std::size_t(taps) : 1); ++h) {
+    for (std::size_t i = 0; i < std::size_t(taps); ++i) {
+      for (std::size_t j = 0; j < std::size_t(taps); ++j) {
+        Tensor pixel = down.at[i] * s.columns + across.at[j], weight = down.weight[i] * across.weight[j];
+        if (at.of_volumes()) pixel = deep.at[h] * s.plane() + pixel, weight = deep.weight[h] * weight;
+        const Tensor seen = gather(flat, 2, expand(unsqueeze(pixel, 1), {s.images, s.channels, s.points}));
+        y = y + unsqueeze(weight, 1) * seen;
+      }
     }
   }
   return reshape(y, Dims(at.out().dims()));
@@ -132,11 +150,15 @@ struct GridSampleBackward {
     if (wanted[0] && !some) gx = zeros(at.in, g.device(), g.dtype());
     dispatch(info, g, kFloats, [&]<class T>(const auto& on, T) {
       if (!some) return;
-      with_taps(at.options.mode, [&]<class Taps>(Taps) {
-        if (wanted[1] && moves)
-          kernels::grid_sample_grid<Taps>(on, ptr<const T>(g), ptr<const T>(image), ptr<const T>(points), ptr<T>(ggrid),
-                                          at.shape, at.rule());
-        if (wanted[0]) gx = image_gradient<Taps, T>(on, g, points);
+      with_form(at, [&]<class Taps, class Volume>(Taps, Volume) {
+        if (wanted[1] && moves) {
+          const T *const from = ptr<const T>(g), *const of = ptr<const T>(image), *const to = ptr<const T>(points);
+          if constexpr (Volume::value)
+            kernels::grid_sample_grid_volume<Taps>(on, from, of, to, ptr<T>(ggrid), at.shape, at.rule());
+          else
+            kernels::grid_sample_grid<Taps>(on, from, of, to, ptr<T>(ggrid), at.shape, at.rule());
+        }
+        if (wanted[0]) gx = image_gradient<Taps, Volume, T>(on, g, points);
       });
     });
     if (wanted[0] && !gx.defined()) gx = empty(at.in, g.device(), g.dtype());  // on meta
@@ -152,25 +174,33 @@ struct GridSampleBackward {
   }
 
  private:
-  template <class Taps, class T>
+  template <class Taps, class Volume, class T>
   [[nodiscard]] Tensor image_gradient(const Cpu& on, const Tensor& g, const Tensor& points) const {
     Tensor gx = empty(at.in, g.device(), g.dtype());
-    kernels::cpu::grid_sample_image<Taps>(on, ptr<const T>(g), ptr<const T>(points), ptr<T>(gx), at.shape, at.rule());
+    const T *const from = ptr<const T>(g), *const to = ptr<const T>(points);
+    if constexpr (Volume::value)
+      kernels::cpu::grid_sample_image_volume<Taps>(on, from, to, ptr<T>(gx), at.shape, at.rule());
+    else
+      kernels::cpu::grid_sample_image<Taps>(on, from, to, ptr<T>(gx), at.shape, at.rule());
     return gx;
   }
 #if LEVIN_LAUNCHES
-  template <class Taps, class T>
+  template <class Taps, class Volume, class T>
   [[nodiscard]] Tensor image_gradient(const Gpu& on, const Tensor& g, const Tensor& points) const {
     using A = Accum<T>;
     const GridShape& s = at.shape;
-    const std::int64_t rows = s.images * s.points * Taps::value * Taps::value, pixels = s.images * s.plane();
+    const std::int64_t taps = Taps::value * Taps::value * (Volume::value ? Taps::value : 1),
+                       rows = s.images * s.points * taps, pixels = s.images * s.extent();
     const Tensor index = empty({rows}, g.device(), DType::i64),
                  parts = empty({rows, s.channels}, g.device(), dtype_of<A>);
-    kernels::gpu::grid_sample_parts<Taps>(on, ptr<const T>(g), ptr<const T>(points), ptr<std::int64_t>(index),
-                                          ptr<A>(parts), s, at.rule());
+    const T *const from = ptr<const T>(g), *const to = ptr<const T>(points);
+    if constexpr (Volume::value)
+      kernels::gpu::grid_sample_volume_parts<Taps>(on, from, to, ptr<std::int64_t>(index), ptr<A>(parts), s, at.rule());
+    else
+      kernels::gpu::grid_sample_parts<Taps>(on, from, to, ptr<std::int64_t>(index), ptr<A>(parts), s, at.rule());
     const Tensor sums = index_add(zeros({pixels + 1, s.channels}, g.device(), dtype_of<A>), 0, index, parts);
-    const Tensor image = reshape(slice(sums, 0, 0, pixels), {s.images, s.rows, s.columns, s.channels});
-    return cast(permute(image, {0, 3, 1, 2}), g.dtype()).contiguous();
+    const Tensor image = reshape(slice(sums, 0, 0, pixels), {s.images, s.extent(), s.channels});
+    return reshape(cast(transpose(image, 1, 2), g.dtype()).contiguous(), Dims(at.in.dims()));
   }
 #endif
 };
@@ -185,8 +215,12 @@ struct GridSample {
     Tensor y = empty(at.out(), image.device(), image.dtype());
     dispatch(info, image, kFloats, [&]<class T>(const auto& on, T) {
       if (y.numel() == 0) return;
-      with_taps(at.options.mode, [&]<class Taps>(Taps) {
-        kernels::grid_sample<Taps>(on, ptr<const T>(image), ptr<const T>(points), ptr<T>(y), at.shape, at.rule());
+      with_form(at, [&]<class Taps, class Volume>(Taps, Volume) {
+        const T *const from = ptr<const T>(image), *const to = ptr<const T>(points);
+        if constexpr (Volume::value)
+          kernels::grid_sample_volume<Taps>(on, from, to, ptr<T>(y), at.shape, at.rule());
+        else
+          kernels::grid_sample<Taps>(on, from, to, ptr<T>(y), at.shape, at.rule());
       });
     });
     return y;
@@ -212,16 +246,23 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   constexpr const char* op = GridSample::info.name;
   check_same_device(op, x, grid);
   check_dtypes_meet(op, x, grid);
-  if (x.rank() != 4) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
-  if (grid.rank() != 4 || grid.size(3) != 2 || grid.size(0) != x.size(0))
-    fail<ShapeError>(op, ": grid has shape ", grid.shape(), ", expected [", x.size(0), ", H', W', 2]");
-  const std::int64_t rows = x.size(2), columns = x.size(3);
-  if (rows < 1 || columns < 1 || rows >= kMostExtent || columns >= kMostExtent || rows * columns >= kMostExtent)
-    fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected planes of 1 to 2^31 - 1 elements");
-  const Sampling at{o,
-                    {x.size(0), x.size(1), rows, columns, grid.size(1) * grid.size(2)},
-                    x.shape(),
-                    {grid.size(0), grid.size(1), grid.size(2)}};
+  const bool of_volumes = x.rank() == 5;
+  if (x.rank() != 4 && !of_volumes)
+    fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, H, W] or [N, C, D, H, W]");
+  if (grid.rank() != x.rank() || grid.size(-1) != x.rank() - 2 || grid.size(0) != x.size(0)) {
+    fail<ShapeError>(op, ": grid has shape ", grid.shape(), ", expected [", x.size(0),
+                     of_volumes ? ", D', H', W', 3]" : ", H', W', 2]");
+  }
+  if (of_volumes && o.mode == GridSampleMode::bicubic)
+    fail<ConfigError>(op, ": mode is bicubic and x a volume, ", x.shape(), "; use bilinear or nearest");
+  const std::int64_t slices = of_volumes ? x.size(2) : 1, rows = x.size(-2), columns = x.size(-1);
+  if (slices < 1 || rows < 1 || columns < 1 || slices >= kMostExtent || rows >= kMostExtent || columns >= kMostExtent ||
+      rows * columns >= kMostExtent || slices * rows * columns >= kMostExtent) {
+    fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected ", of_volumes ? "volumes" : "planes",
+                     " of 1 to 2^31 - 1 elements");
+  }
+  const Shape points = grid.shape().removed(grid.rank() - 1);
+  const Sampling at{o, {x.size(0), x.size(1), rows, columns, points.removed(0).numel(), slices}, x.shape(), points};
   return apply(GridSample{at}, x, grid);
 }
 
@@ -229,16 +270,25 @@ Tensor affine_grid(const Tensor& theta, const Shape& size, AlignCorners align_co
   constexpr const char* op = "affine_grid";
   check_defined(op, theta);
   if (!is_float(theta.dtype())) fail<UnsupportedError>(op, ": theta is ", theta.dtype(), "; has f32, f64, f16, bf16");
-  if (theta.rank() != 3 || theta.size(1) != 2 || theta.size(2) != 3)
-    fail<ShapeError>(op, ": theta has shape ", theta.shape(), ", expected [N, 2, 3]");
-  if (size.rank() != 4 || size[0] != theta.size(0))
-    fail<ShapeError>(op, ": size is ", size, ", expected [", theta.size(0), ", C, H, W]");
-  const std::int64_t images = size[0], rows = size[2], columns = size[3];
-  const Tensor across = expand(unsqueeze(centers(columns, align_corners, theta), 0), {rows, columns}),
-               down = expand(unsqueeze(centers(rows, align_corners, theta), 1), {rows, columns});
-  const std::array<Tensor, 3> parts{across, down, ones({rows, columns}, theta.device(), theta.dtype())};
-  const Tensor base = reshape(stack(parts, 2), {rows * columns, 3});
-  return reshape(matmul(base, transpose(theta, 1, 2)), {images, rows, columns, 2});
+  const bool of_volumes = theta.rank() == 3 && theta.size(1) == 3;
+  const std::int64_t axes = of_volumes ? 3 : 2;
+  if (theta.rank() != 3 || theta.size(1) != axes || theta.size(2) != axes + 1)
+    fail<ShapeError>(op, ": theta has shape ", theta.shape(), ", expected [N, 2, 3] or [N, 3, 4]");
+  if (size.rank() != axes + 2 || size[0] != theta.size(0)) {
+    fail<ShapeError>(op, ": size is ", size, ", expected [", theta.size(0),
+                     of_volumes ? ", C, D, H, W]" : ", C, H, W]");
+  }
+  const Shape points = size.removed(1).removed(0);  // [H, W] or [D, H, W]
+  Tensors parts;                                    // along W, H and D, then 1
+  for (std::int64_t d = axes - 1; d >= 0; --d) {
+    Shape along = points;
+    for (int k = 0; k < points.rank(); ++k) along = along.removed(k).inserted(k, k == d ? points[k] : 1);
+    parts.push_back(expand(reshape(centers(points[int(d)], align_corners, theta), Dims(along.dims())), points));
+  }
+  parts.push_back(ones(points, theta.device(), theta.dtype()));
+  const Tensor base = reshape(stack(parts, -1), {points.numel(), axes + 1});
+  const Shape grid = points.inserted(0, size[0]).inserted(points.rank() + 1, axes);
+  return reshape(matmul(base, transpose(theta, 1, 2)), Dims(grid.dims()));
 }
 
 }  // namespace levin

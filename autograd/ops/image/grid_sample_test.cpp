@@ -50,20 +50,27 @@ std::vector<Tap> taps_of(double g, std::int64_t length, const GridSampleOptions&
   if (o.mode == Mode::nearest) return {{std::nearbyint(s), 1}};
   return {{std::floor(s), 1 - (s - std::floor(s))}, {std::floor(s) + 1, s - std::floor(s)}};
 }
+// Of images [N, C, H, W] and of volumes [N, C, D, H, W], an image being a volume of one slice.
 Tensor reference(const Tensor& x, const Tensor& grid, const GridSampleOptions& o) {
   const auto from = x.detach().to_vector<double>(), points = grid.detach().to_vector<double>();
-  const Shape out{x.size(0), x.size(1), grid.size(1), grid.size(2)};
-  const std::int64_t rows = x.size(2), columns = x.size(3), count = grid.size(1) * grid.size(2);
+  const bool of_volumes = x.rank() == 5;
+  const Shape out = grid.shape().removed(grid.rank() - 1).inserted(1, x.size(1));
+  const std::int64_t axes = x.rank() - 2, slices = of_volumes ? x.size(2) : 1, rows = x.size(-2), columns = x.size(-1),
+                     count = out.removed(0).removed(0).numel();
   std::vector<double> y;
   for (std::int64_t plane = 0; plane < x.size(0) * x.size(1); ++plane) {
     for (std::int64_t p = 0; p < count; ++p) {
-      const auto g = static_cast<std::size_t>(2 * (plane / x.size(1) * count + p));
+      const auto g = static_cast<std::size_t>(axes * (plane / x.size(1) * count + p));
       double sum = 0;
-      for (const Tap& r : taps_of(points[g + 1], rows, o))
-        for (const Tap& c : taps_of(points[g], columns, o))
-          if (r.at >= 0 && c.at >= 0 && r.at < double(rows) && c.at < double(columns))
-            sum += r.weight * c.weight *
-                   from[static_cast<std::size_t>((plane * rows + std::int64_t(r.at)) * columns + std::int64_t(c.at))];
+      for (const Tap& d : of_volumes ? taps_of(points[g + 2], slices, o) : std::vector<Tap>{{0, 1}})
+        for (const Tap& r : taps_of(points[g + 1], rows, o))
+          for (const Tap& c : taps_of(points[g], columns, o))
+            if (d.at >= 0 && r.at >= 0 && c.at >= 0 && d.at < double(slices) && r.at < double(rows) &&
+                c.at < double(columns))
+              sum += d.weight * r.weight * c.weight *
+                     from[static_cast<std::size_t>(((plane * slices + std::int64_t(d.at)) * rows + std::int64_t(r.at)) *
+                                                       columns +
+                                                   std::int64_t(c.at))];
       y.push_back(sum);
     }
   }
@@ -84,16 +91,21 @@ LEVIN_OP_CASE(grid_sample) {
            .dtypes = kFloatDTypes,
            .sums = 100,
            .no_single = "a point has two numbers"};
-  const auto add = [&](const Shape& x, const Shape& grid, const GridSampleOptions& o, double reach) {
+  const auto add = [&](const Shape& x, const Shape& grid, const GridSampleOptions& o, double reach,
+                       bool gradcheck = true) {
     // The value does not move with the grid where the nearest pixel counts.
     c.samples.push_back(
         {.inputs = {real(x), o.mode == Mode::nearest ? constant(grid, -reach, reach) : real(grid, -reach, reach)},
          .call = [=](const Tensors& in) { return Tensors{grid_sample(in[0], in[1], o)}; },
-         .reference = [=](const Tensors& in) { return Tensors{reference(in[0], in[1], o)}; }});
+         .reference = [=](const Tensors& in) { return Tensors{reference(in[0], in[1], o)}; },
+         .gradcheck = gradcheck});
   };
   for (const GridSampleOptions& o : all_options()) {
     add({2, 3, 4, 5}, {2, 3, 2, 2}, o, 1.3);
     add({1, 1, 5, 3}, {1, 2, 8, 2}, o, 2.5);  // far outside
+    if (o.mode == Mode::bicubic) continue;
+    add({1, 2, 2, 3, 2}, {1, 1, 2, 1, 3}, o, 1.3);
+    add({2, 1, 3, 5, 2}, {2, 2, 2, 3, 3}, o, 2.5, false);
   }
   for (const Padding padding : {Padding::border, Padding::reflection})
     add({1, 2, 4, 5}, {1, 3, 4, 2}, {Mode::bicubic, padding, false}, 8);
@@ -102,16 +114,30 @@ LEVIN_OP_CASE(grid_sample) {
   add({0, 2, 4, 4}, {0, 3, 3, 2}, {}, 1);
   add({2, 0, 4, 4}, {2, 3, 3, 2}, {}, 1);
   add({2, 2, 4, 4}, {2, 0, 3, 2}, {}, 1);
+  add({1, 2, 4, 9, 7}, {1, 5, 2, 9, 3}, {}, 1.1, false);
+  add({0, 2, 4, 4, 4}, {0, 3, 3, 1, 3}, {}, 1);
+  add({2, 0, 4, 4, 4}, {2, 3, 3, 1, 3}, {}, 1);
+  add({2, 2, 4, 4, 4}, {2, 3, 0, 1, 3}, {}, 1);
   const auto refused = [&](const char* what, const Shape& x, const Shape& grid, const char* message) {
     c.errors.push_back(
         {what, [=] { (void)grid_sample(zeros(x, cpu), zeros(grid, cpu)); }, throws<ShapeError>, message});
   };
-  refused("rank of x", {3, 4, 5}, {1, 2, 2, 2}, "grid_sample: x has shape [3, 4, 5], expected [N, C, H, W]");
+  refused("rank of x", {3, 4, 5}, {1, 2, 2, 2}, "grid_sample: x has shape [3, 4, 5], expected [N, C, H, W] or [N");
   refused("rank of the grid", {1, 3, 4, 5}, {1, 2, 2},
           "grid_sample: grid has shape [1, 2, 2], expected [1, H', W', 2]");
   refused("coordinates", {1, 3, 4, 5}, {1, 2, 2, 3}, "grid_sample: grid has shape [1, 2, 2, 3]");
   refused("batch", {2, 3, 4, 5}, {1, 2, 2, 2}, "expected [2, H', W', 2]");
   refused("empty", {1, 3, 0, 5}, {1, 2, 2, 2}, "grid_sample: x has shape [1, 3, 0, 5], expected planes of 1 to");
+  refused("rank of a volume's grid", {1, 3, 4, 5, 2}, {1, 2, 2, 3},
+          "grid_sample: grid has shape [1, 2, 2, 3], expected [1, D', H', W', 3]");
+  refused("coordinates of a volume", {1, 3, 4, 5, 2}, {1, 2, 2, 2, 2}, "grid_sample: grid has shape [1, 2, 2, 2, 2]");
+  refused("an empty volume", {1, 3, 0, 5, 2}, {1, 2, 2, 2, 3}, "expected volumes of 1 to 2^31 - 1 elements");
+  c.errors.push_back({"bicubic volume",
+                      [] {
+                        const GridSampleOptions o{.mode = Mode::bicubic};
+                        (void)grid_sample(zeros({1, 1, 2, 2, 2}, cpu), zeros({1, 1, 1, 1, 3}, cpu), o);
+                      },
+                      throws<ConfigError>, "grid_sample: mode is bicubic and x a volume, [1, 1, 2, 2, 2]"});
   c.errors.push_back({"dtypes",
                       [] {
                         (void)grid_sample(zeros({1, 1, 2, 2}, cpu), zeros({1, 1, 1, 2}, cpu, DType::f64));
@@ -143,6 +169,147 @@ TEST_CASE("grid_sample: points that are not finite or far away lie outside or at
       for (const float value : v) CHECK(std::isfinite(value));
       for (const Tensor& g : grad(sum(y), in))
         for (const float value : g.to(cpu).to_vector<float>()) CHECK(std::isfinite(value));
+    }
+  }
+}
+
+TEST_CASE("grid_sample: points of volumes that are not finite or far away lie outside or at the border") {
+  std::vector<Device> devices{cpu};
+  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = reshape(arange(1, 13, 1, cpu, DType::f32), {1, 1, 2, 2, 3});
+  const Tensor grid =
+      reshape(tensor({nan, 0.f, 0.f, 0.f, 0.f, -inf, 1e30f, 1e30f, 1e30f, -1e30f, -1e30f, -1e30f, 0.f, 0.f, nan}, cpu),
+              {1, 1, 1, 5, 3});
+  for (const Device device : devices) {
+    for (const GridSampleOptions& o : all_options()) {
+      if (o.mode == Mode::bicubic) continue;
+      CAPTURE(text(device));
+      CAPTURE(int(o.mode));
+      CAPTURE(int(o.padding_mode));
+      Tensors in{x.to(device).detach(), grid.to(device).detach()};
+      for (Tensor& t : in) t.requires_grad_();
+      const Tensor y = grid_sample(in[0], in[1], o);
+      const auto v = y.detach().to(cpu).to_vector<float>();
+      if (o.padding_mode == Padding::zeros) CHECK(v == std::vector<float>(5, 0.f));
+      if (o.padding_mode == Padding::border) {
+        CHECK(v[2] == 12);
+        CHECK(v[3] == 1);
+      }
+      for (const float value : v) CHECK(std::isfinite(value));
+      for (const Tensor& g : grad(sum(y), in))
+        for (const float value : g.to(cpu).to_vector<float>()) CHECK(std::isfinite(value));
+    }
+  }
+}
+
+TEST_CASE("grid_sample of a volume has PyTorch's values and gradients, for f32 too") {
+  struct Case {
+    GridSampleOptions options;
+    std::vector<double> y, gx, ggrid;
+  };
+  // F.grid_sample(x, grid, mode, padding_mode, align_corners) and its gradients for the seed
+  const Case cases[] = {
+      {{Mode::bilinear, Padding::zeros, false},
+       {0.026598425913039, 0.0079308011716964, 0, 0.066258660321402, 0.28379468795121, 0.00072840583129796, 0,
+        -0.14025361592583},
+       {0, -0.00975, 0, 0.049875, 0, 0.055125, 0, 0, 0.504,  0.147375,  0.216,  0.077625,
+        0, 0.014625, 0, 0.249375, 0, 0.275625, 0, 0, -0.756, -0.082125, -0.324, 0.037125},
+       {0.51621275780664, 1.7883156043564, 0.44343734001531, 0.011396987374582, -0.0078902220285571, -0.034190962123747,
+        0, 0, 0, 0.2645872580449, -0.070714394789922, 0.30270793917387}},
+      {{Mode::bilinear, Padding::zeros, true},
+       {0.081836602662445, 0.28915966425223, -0.065398878339611, 0.18389485613035, 0.197810127958, -0.010714437158935,
+        0.039899614707577, -0.17872035278555},
+       {0, -0.324, 0.108875,  0.112625, 0.028625,  0.063875, 0.133,   0.147,   0.41925,  0.28575,  0.10575,  0.08925,
+        0, 0.486,  -0.131625, 0.433125, -0.025875, 0.228375, 0.03325, 0.03675, -0.60775, -0.02725, -0.14725, 0.08225},
+       {0.22675954411838, 0.9577180960343, -0.68775398354045, 0.084786477775175, -0.26372107538402, -0.095384787497072,
+        0.01387220381548, -0.27711987331358, 0.15835421332205, -0.071121495410718, -0.17852743689664,
+        0.33410633293683}},
+      {{Mode::bilinear, Padding::border, false},
+       {0.029553806570043, 0.40670775239469, -0.46638476504354, 0.11043110053567, 0.3153274310569, 0.037354145194767,
+        0.29190564396472, -0.23375602654305},
+       {0, -0.5, 0, 0.083125, 0, 0.091875, 0.9,   1.1,   0.56,  0.175625,  0.24,  0.099375,
+        0, 0.75, 0, 0.415625, 0, 0.459375, 0.225, 0.275, -0.84, -0.031875, -0.36, 0.106875},
+       {0.57356973089627, 1.9870173381738, 0, 0, -0, 0, 0.19817434022115, 0, 0, 0, -0.11785732464987,
+        0.50451323195645}},
+      {{Mode::bilinear, Padding::border, true},
+       {0.081836602662445, 0.40161064479476, -0.46713484528294, 0.18389485613035, 0.197810127958, -0.014881162720743,
+        0.28499724791126, -0.17872035278555},
+       {0, -0.45, 0.108875,  0.098625, 0.028625,  0.063875, 0.95,   1.05,   0.41925,  0.28575,  0.10575,  0.08925,
+        0, 0.675, -0.131625, 0.454125, -0.025875, 0.228375, 0.2375, 0.2625, -0.60775, -0.02725, -0.14725, 0.08225},
+       {0.22675954411838, 0.9577180960343, -0.68775398354045, 0, -0.3662792713667, 0, 0.099087170110575, 0, 0,
+        -0.071121495410718, -0.17852743689664, 0.33410633293683}},
+      {{Mode::bilinear, Padding::reflection, false},
+       {0.029553806570043, 0.40670775239469, 0.21075301121182, 0.11043110053567, 0.3153274310569, 0.037354145194767,
+        0.025951895851867, -0.23375602654305},
+       {0.432,    0.028,   0.288, 0.435125, 0,        0.091875, 0.108,    0.132, 0.632, 0.263625, 0.24,
+        0.099375, 0.108,   0.882, 0.072,    0.503625, 0,        0.459375, 0.027, 0.033, -0.822,   -0.0098750000000001,
+        -0.36,    0.106875},
+       {0.57356973089627, 1.9870173381738, 0, -0, -0, -0, 0.14693157478722, -0.27637119005429, 1.0520012801554, 0,
+        -0.11785732464987, 0.50451323195645}},
+      {{Mode::bilinear, Padding::reflection, true},
+       {0.081836602662445, 0.22194778901817, 0.16416416926227, 0.18389485613035, 0.197810127958, 0.089261329527998,
+        0.02213446787611, -0.17872035278555},
+       {0.211,     -0.051,   0.475375, 0.522125, 0.028625,  0.063875, 0.124,    0.066,
+        0.61775,   0.49725,  0.10575,  0.08925,  0.11575,   0.55425,  -0.033,   0.5355,
+        -0.025875, 0.228375, 0.04675,  0.15825,  -0.556375, 0.041375, -0.14725, 0.08225},
+       {0.22675954411838, 0.9577180960343, -0.68775398354045, 0.1237668399215, -0.37704831055335, -0.33346289008904,
+        0.056461464259771, -0.33696798717142, 0.4367312810002, -0.071121495410718, -0.17852743689664,
+        0.33410633293683}},
+      {{Mode::nearest, Padding::zeros, false},
+       {-0.20988200891993, 0, 0, -0.28578065937117, 0.49682055056638, 0, 0, -0.20222191142457},
+       {0, 0, 0, 0, 0, 0.25, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1.25, 0, 0, -1.5, 0, 0, 0},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{Mode::nearest, Padding::zeros, true},
+       {-0.20988200891993, 0.40670775239469, 0, 0.35573667639542, 0.49682055056638, 0.037354145194767, 0,
+        -0.48499893396034},
+       {0, -0.5, 0, 0.25, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0.75, 0, 1.25, 0, 0, 0, 0, -1.5, 0, 0, 0},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{Mode::nearest, Padding::border, false},
+       {-0.20988200891993, 0.40670775239469, -0.45288332073435, -0.28578065937117, 0.49682055056638, 0.037354145194767,
+        0.41625677292702, -0.20222191142457},
+       {0, -0.5, 0, 0, 0, 0.25, 0, 2, 1, 0, 0, 0, 0, 0.75, 0, 0, 0, 1.25, 0, 0.5, -1.5, 0, 0, 0},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{Mode::nearest, Padding::border, true},
+       {-0.20988200891993, 0.40670775239469, -0.45288332073435, 0.35573667639542, 0.49682055056638, 0.037354145194767,
+        0.41625677292702, -0.48499893396034},
+       {0, -0.5, 0, 0.25, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0.75, 0, 1.25, 0, 0, 0, 0.5, -1.5, 0, 0, 0},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{Mode::nearest, Padding::reflection, false},
+       {-0.20988200891993, 0.40670775239469, 0.40670775239469, -0.28578065937117, 0.49682055056638, 0.037354145194767,
+        0.037354145194767, -0.20222191142457},
+       {0, 1.5, 0, 0, 0, 0.25, 0, 0, 1, 0, 0, 0, 0, 1.25, 0, 0, 0, 1.25, 0, 0, -1.5, 0, 0, 0},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      {{Mode::nearest, Padding::reflection, true},
+       {-0.20988200891993, 0.40670775239469, 0.35573667639542, 0.35573667639542, 0.49682055056638, 0.037354145194767,
+        -0.48499893396034, -0.48499893396034},
+       {0, -0.5, 0, 2.25, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0.75, 0, 1.75, 0, 0, 0, 0, -1.5, 0, 0, 0},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+  };
+  std::vector<double> wave;
+  for (int i = 0; i < 24; ++i) wave.push_back(0.5 * std::sin(0.7 * i + 0.25));
+  const std::vector<double> points{-0.3, 0.2, 0.6, 1.2, -0.9, -1.4, 0.05, -1.6, 2.3, 0.9, 0.35, -0.2},
+      seed{1, -0.5, 2, 0.25, -1.5, 0.75, 0.5, 1.25};
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const double most = dtype == DType::f64 ? 1e-12 : 1e-5;
+    for (const Case& c : cases) {
+      CAPTURE(int(c.options.mode));
+      CAPTURE(int(c.options.padding_mode));
+      CAPTURE(c.options.align_corners);
+      Tensor x = from_data(wave, Shape{1, 2, 2, 3, 2}, cpu).to(dtype).detach(),
+             grid = from_data(points, Shape{1, 1, 2, 2, 3}, cpu).to(dtype).detach();
+      x.requires_grad_();
+      grid.requires_grad_();
+      const Tensor y = grid_sample(x, grid, c.options);
+      const Tensors g = levin::grad(Tensors{y}, Tensors{x, grid}, Tensors{from_data(seed, y.shape(), cpu).to(dtype)});
+      const std::pair<Tensor, const std::vector<double>*> all[] = {{y, &c.y}, {g[0], &c.gx}, {g[1], &c.ggrid}};
+      for (const auto& [t, want] : all) {
+        const auto got = t.detach().to(DType::f64).to_vector<double>();
+        REQUIRE(got.size() == want->size());
+        std::int64_t wrong = 0;
+        for (std::size_t i = 0; i < got.size(); ++i) wrong += !(std::abs(got[i] - (*want)[i]) < most);
+        CHECK(wrong == 0);
+      }
     }
   }
 }
@@ -193,6 +360,13 @@ TEST_CASE("grid_sample of an affine grid on a device: the identity gives the ima
       };
       CHECK(allclose(turned(1), x, 1e-12, 1e-12));
       CHECK(allclose(turned(-1), flip(x, {2, 3}), 1e-12, 1e-12));
+      const Tensor v = randn({1, 2, 3, 5, 4}, g, cpu, DType::f64).to(device);
+      const auto turned_volume = [&](double c) {
+        const Tensor theta = reshape(tensor({c, 0.0, 0.0, 0.0, 0.0, c, 0.0, 0.0, 0.0, 0.0, c, 0.0}, cpu), {1, 3, 4});
+        return grid_sample(v, affine_grid(theta.to(device), v.shape(), align), o);
+      };
+      CHECK(allclose(turned_volume(1), v, 1e-12, 1e-12));
+      CHECK(allclose(turned_volume(-1), flip(v, {2, 3, 4}), 1e-12, 1e-12));
     }
   }
 }
@@ -210,9 +384,19 @@ TEST_CASE("affine_grid has PyTorch's points and a gradient, and refuses other sh
   close(affine_grid(theta, {1, 1, 2, 2}, AlignCorners::yes), {0, -3, 2, 5, 4, 7, 6, 15});
   backward(sum(grid * from_data(std::vector<double>{1, 2, 3, 4}, {1, 1, 2, 2}, cpu)));
   close(theta.grad(), {1, 0, 4, 1, 0, 6});
+  Tensor solid = reshape(tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, -1.0, 0.5, 0.0, 2.0}, cpu), {1, 3, 4});
+  solid.requires_grad_();
+  const Tensor volume = affine_grid(solid, {1, 1, 1, 2, 2});
+  close(volume, {2.5, 2.5, 2.25, 3.5, 7.5, 1.25, 4.5, 8.5, 2.75, 5.5, 13.5, 1.75});
+  close(affine_grid(solid, {1, 1, 2, 1, 2}, AlignCorners::yes), {0, -4, 3, 2, 6, 1, 6, 10, 3, 8, 20, 1});
+  backward(sum(volume * reshape(cast(arange(1, 13, 1, cpu), DType::f64), {1, 1, 2, 2, 3})));
+  close(solid.grad(), {3, 6, 0, 22, 3, 6, 0, 26, 3, 6, 0, 30});
   CHECK_THROWS_AS((void)affine_grid(theta, {2, 1, 2, 2}), ShapeError);
   CHECK_THROWS_AS((void)affine_grid(theta, {1, 2, 2}), ShapeError);
   CHECK_THROWS_AS((void)affine_grid(zeros({1, 3, 3}, cpu), {1, 1, 2, 2}), ShapeError);
+  CHECK_THROWS_AS((void)affine_grid(zeros({1, 3, 4}, cpu), {1, 1, 2, 2}), ShapeError);
+  CHECK_THROWS_AS((void)affine_grid(zeros({1, 3, 4}, cpu), {2, 1, 2, 2, 2}), ShapeError);
+  CHECK_THROWS_AS((void)affine_grid(zeros({1, 2, 3}, cpu), {1, 1, 2, 2, 2}), ShapeError);
   CHECK_THROWS_AS((void)affine_grid(zeros({1, 2, 3}, cpu, DType::i64), {1, 1, 2, 2}), UnsupportedError);
 }
 
