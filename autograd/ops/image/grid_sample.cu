@@ -153,10 +153,10 @@ struct GridSampleBackward {
       with_form(at, [&]<class Taps, class Volume>(Taps, Volume) {
         if (wanted[1] && moves) {
           const T *const from = ptr<const T>(g), *const of = ptr<const T>(image), *const to = ptr<const T>(points);
-          if constexpr (Volume::value)
-            kernels::grid_sample_grid_volume<Taps>(on, from, of, to, ptr<T>(ggrid), at.shape, at.rule());
-          else
+          if constexpr (!Volume::value)
             kernels::grid_sample_grid<Taps>(on, from, of, to, ptr<T>(ggrid), at.shape, at.rule());
+          else if constexpr (Taps::value == 2)
+            kernels::grid_sample_grid_volume<Taps>(on, from, of, to, ptr<T>(ggrid), at.shape, at.rule());
         }
         if (wanted[0]) gx = image_gradient<Taps, Volume, T>(on, g, points);
       });
