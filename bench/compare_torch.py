@@ -620,6 +620,12 @@ def adafactor(**how):
     return lambda p: torch.optim.Adafactor(p, **how)
 
 
+def gamma_log_prob(shape, make):
+    x = make(shape).exp()
+    gamma = torch.distributions.Gamma(x + 0.5, x + 1, validate_args=False)
+    return lambda: gamma.log_prob(x)
+
+
 # op of a row op/dtype/shape of bench_kernels -> PyTorch's side: (shape, make) -> call
 OPS = {
     "add": lambda s, m: (lambda a=m(s), b=m(s): a + b),
@@ -636,6 +642,8 @@ OPS = {
     "cast_to_bf16": unary(lambda x: x.to(torch.bfloat16)),
     "bias_add": lambda s, m: (lambda x=m(s), b=m((s[1],)): x + b),
     "dropout": unary(lambda x: F.dropout(x, 0.1)),
+    "standard_gamma": lambda s, m: (lambda a=m(s).exp(): torch._standard_gamma(a)),
+    "gamma_log_prob": gamma_log_prob,
     "add_transposed": lambda s, m: (lambda a=m(s), b=m((s[1], s[0])).t(): a + b),
     "transpose": unary(lambda x: x.t().contiguous()),
     "nchw_to_nhwc": unary(lambda x: x.permute(0, 2, 3, 1).contiguous()),

@@ -39,6 +39,16 @@ void elements(std::vector<Kernel>& k) {
                  const Tensor x = random(s, d);
                  return Work{[=, gen = Generator(3)]() mutable { (void)dropout(x, 0.1, gen); }, 2 * bytes_of(x)};
                }});
+  k.push_back({"standard_gamma", Sizes::flat, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor a = exp(random(s, d));
+                 return Work{[=, gen = Generator(3)]() mutable { (void)distributions::standard_gamma(a, gen); },
+                             2 * bytes_of(a)};
+               }});
+  k.push_back({"gamma_log_prob", Sizes::flat, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = exp(random(s, d));
+                 const distributions::Gamma gamma{x + 0.5, x + 1};
+                 return Work{[=] { (void)gamma.log_prob(x); }, 4 * bytes_of(x)};
+               }});
   k.push_back({"add_transposed", Sizes::rows, floats(), [](const Shape& s, DType d) {
                  const Tensor a = random(s, d), b = transpose(random({s[1], s[0]}, d), 0, 1);
                  return Work{[=] { (void)add(a, b); }, 3 * bytes_of(a)};

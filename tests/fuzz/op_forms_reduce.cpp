@@ -269,6 +269,10 @@ constexpr Form kForms[] = {
        if (c.one_in(4)) return Tensors{multinomial(a, c.integer(), gen, c.choice<Replacement>(2))};
        if (c.one_in(3)) return Tensors{distributions::Categorical{a}.sample(gen, shape)};
        if (c.one_in(2)) return Tensors{distributions::Laplace{a, b}.rsample(gen, shape)};
+       if (c.one_in(4)) return Tensors{distributions::standard_gamma(a, gen, c.choice<distributions::Logarithm>(2))};
+       if (c.one_in(4)) return Tensors{distributions::Beta{a, b}.rsample(gen, shape)};
+       if (c.one_in(4)) return Tensors{distributions::Dirichlet{a}.log_prob(p.any())};
+       if (c.one_in(4)) return Tensors{distributions::StudentT{a, b, p.any()}.rsample(gen, shape)};
        return Tensors{distributions::Normal{a, b}.log_prob(p.any()), distributions::Categorical{b}.entropy()};
      }},
     {"linear algebra",

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "levin/autograd.h"
+#include "levin/distributions.h"
 #include "levin/ops.h"
 #include "levin/stream.h"
 #include "tests/device.h"
@@ -64,6 +65,10 @@ TEST_CASE("on a device every random op draws in a replayed graph what it draws w
       {"randint", [&](Generator& g) { return Tensors{randint(-5, 90, {21}, g, device, DType::i64)}; }},
       {"randperm", [&](Generator& g) { return Tensors{randperm(1500, g, device)}; }},
       {"bernoulli", [&](Generator& g) { return Tensors{bernoulli(p, g)}; }},
+      {"standard_gamma",
+       [&](Generator& g) {
+         return Tensors{distributions::standard_gamma(p, g), distributions::standard_gamma(p, g)};
+       }},
       {"dropout",
        [&](Generator& g) {
          return Tensors{dropout(p, 0.5, g), dropout(p, 0.1, g)};

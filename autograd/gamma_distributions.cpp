@@ -1,0 +1,180 @@
+// Distributions made of gamma draws. Apart from the others: a program that uses those alone is linked without them.
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "autograd/autocast.h"
+#include "levin/autograd.h"
+#include "levin/distributions.h"
+
+namespace levin::distributions {
+namespace {
+
+// The common shape of parameters.
+Shape common(const char* op, const Tensor& a) {
+  check_float(op, a);
+  return a.shape();
+}
+Shape common(const char* op, const Tensor& a, const Tensor& b) {
+  check_float(op, a);
+  check_dtypes_meet(op, a, b);
+  check_same_device(op, a, b);
+  return broadcast_shapes(op, a.shape(), b.shape());
+}
+Shape joined(const Shape& front, const Shape& back) {
+  std::vector<std::int64_t> sizes(front.begin(), front.end());
+  sizes.insert(sizes.end(), back.begin(), back.end());
+  return Shape(std::span<const std::int64_t>(sizes));
+}
+
+// Draws whose logarithms go on into other functions keep f32's digits.
+Tensor widened(const Tensor& x) { return x.dtype() == DType::f64 ? x : x.to(DType::f32); }
+
+template <class D>
+Tensor detached(const D& d, Generator& generator, const Shape& shape) {
+  const NoGrad off;
+  return d.rsample(generator, shape).detach();
+}
+
+// -inf outside of the support. The densities are computed of 0.5 there, so that no NaN meets their zero gradient.
+Tensor inside(const Tensor& outside, const Tensor& log_density) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  return where(outside, full({}, -inf, log_density.device(), log_density.dtype()), log_density);
+}
+
+// The logarithm of the beta function.
+Tensor log_beta(const Tensor& a, const Tensor& b) { return lgamma(a) + lgamma(b) - lgamma(a + b); }
+
+Shape categories(const Dirichlet& d) {
+  check_float("Dirichlet", d.concentration);
+  if (d.concentration.rank() == 0)
+    fail<ShapeError>("Dirichlet: concentration is a single element, expected categories along the last dimension");
+  return d.concentration.shape();
+}
+
+}  // namespace
+
+Tensor Gamma::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Gamma::rsample(Generator& generator, const Shape& shape) const {
+  const Shape whole = joined(shape, common("Gamma", concentration, rate));
+  return standard_gamma(expand(concentration, whole), generator) / rate;
+}
+Tensor Gamma::log_prob(const Tensor& x) const {
+  (void)common("Gamma", concentration, rate);
+  check_defined("Gamma", x);
+  const Tensor outside = lt(x, 0), y = rate * masked_fill(x, outside, 0.5);
+  return inside(outside, xlogy(concentration - 1, y) - y + (log(rate) - lgamma(concentration)));
+}
+Tensor Gamma::entropy() const {
+  (void)common("Gamma", concentration, rate);
+  return concentration - log(rate) + lgamma(concentration) + (1 - concentration) * digamma(concentration);
+}
+
+Tensor Chi2::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Chi2::rsample(Generator& generator, const Shape& shape) const {
+  return standard_gamma(expand(df * 0.5, joined(shape, common("Chi2", df))), generator) * 2;
+}
+Tensor Chi2::log_prob(const Tensor& x) const {
+  (void)common("Chi2", df);
+  return Gamma{df * 0.5, full({}, 0.5, df.device(), df.dtype())}.log_prob(x);
+}
+Tensor Chi2::entropy() const {
+  (void)common("Chi2", df);
+  return Gamma{df * 0.5, full({}, 0.5, df.device(), df.dtype())}.entropy();
+}
+
+Tensor StudentT::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor StudentT::rsample(Generator& generator, const Shape& shape) const {
+  (void)common("StudentT", df, loc);
+  const Shape whole = joined(shape, broadcast_shapes("StudentT", df.shape(), common("StudentT", loc, scale)));
+  const Tensor half = widened(df) * 0.5, z = randn(whole, generator, df.device(), half.dtype());
+  // sqrt(df / 2) / sqrt(draw), by logarithms: draws of a small df underflow.
+  const Tensor spread = exp((log(half) - standard_gamma(expand(half, whole), generator, Logarithm::yes)) * 0.5);
+  return loc + scale * (z * spread).to(df.dtype());
+}
+Tensor StudentT::log_prob(const Tensor& x) const {
+  (void)common("StudentT", df, loc);
+  (void)common("StudentT", loc, scale);
+  const Tensor half = df * 0.5, above = half + 0.5;
+  return (lgamma(above) - lgamma(half) - log(df * std::numbers::pi) * 0.5 - log(scale)) -
+         above * log1p(square((x - loc) / scale) / df);
+}
+Tensor StudentT::entropy() const {
+  (void)common("StudentT", df, loc);
+  const Shape whole = broadcast_shapes("StudentT", df.shape(), common("StudentT", loc, scale));
+  const Tensor half = df * 0.5, above = half + 0.5;
+  const Tensor of_df = above * (digamma(above) - digamma(half)) + log(df) * 0.5 + lgamma(half) - lgamma(above) +
+                       0.5 * std::log(std::numbers::pi);
+  return expand(of_df + log(scale), whole);
+}
+
+Tensor Beta::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Beta::rsample(Generator& generator, const Shape& shape) const {
+  const Shape whole = joined(shape, common("Beta", concentration1, concentration0));
+  const Tensor a = standard_gamma(expand(widened(concentration1), whole), generator, Logarithm::yes);
+  const Tensor b = standard_gamma(expand(widened(concentration0), whole), generator, Logarithm::yes);
+  return sigmoid(a - b).to(concentration1.dtype());
+}
+Tensor Beta::log_prob(const Tensor& x) const {
+  (void)common("Beta", concentration1, concentration0);
+  check_defined("Beta", x);
+  const Tensor outside = logical_or(lt(x, 0), gt(x, 1)), y = masked_fill(x, outside, 0.5);
+  return inside(outside, xlogy(concentration1 - 1, y) + xlogy(concentration0 - 1, 1 - y) -
+                             log_beta(concentration1, concentration0));
+}
+Tensor Beta::entropy() const {
+  (void)common("Beta", concentration1, concentration0);
+  const Tensor &a = concentration1, &b = concentration0, total = a + b;
+  return log_beta(a, b) + (1 - a) * digamma(a) + (1 - b) * digamma(b) + (total - 2) * digamma(total);
+}
+
+Tensor Dirichlet::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
+Tensor Dirichlet::rsample(Generator& generator, const Shape& shape) const {
+  const Shape whole = joined(shape, categories(*this));
+  const Tensor draws = standard_gamma(expand(widened(concentration), whole), generator, Logarithm::yes);
+  return softmax(draws, -1).to(concentration.dtype());
+}
+Tensor Dirichlet::log_prob(const Tensor& x) const {
+  const Shape own = categories(*this);
+  check_defined("Dirichlet", x);
+  const std::int64_t k = own[own.rank() - 1];
+  if (x.rank() < 1 || x.size(-1) != k)
+    fail<ShapeError>("Dirichlet: values have shape ", x.shape(), ", expected ", k, " numbers in the last dimension");
+  const Tensor outside = lt(x, 0), y = masked_fill(x, outside, 0.5);
+  return inside(any(outside, {-1}), lgamma(sum(concentration, {-1})) - sum(lgamma(concentration), {-1}) +
+                                        sum(xlogy(concentration - 1, y), {-1}));
+}
+Tensor Dirichlet::entropy() const {
+  const Shape own = categories(*this);
+  const Tensor total = sum(concentration, {-1});
+  return sum(lgamma(concentration) + (1 - concentration) * digamma(concentration), {-1}) - lgamma(total) +
+         (total - double(own[own.rank() - 1])) * digamma(total);
+}
+
+Tensor kl_divergence(const Gamma& p, const Gamma& q) {
+  (void)common("kl_divergence", p.concentration, p.rate);
+  (void)common("kl_divergence", q.concentration, q.rate);
+  return q.concentration * log(p.rate / q.rate) + lgamma(q.concentration) - lgamma(p.concentration) +
+         (p.concentration - q.concentration) * digamma(p.concentration) +
+         (q.rate - p.rate) * (p.concentration / p.rate);
+}
+Tensor kl_divergence(const Beta& p, const Beta& q) {
+  (void)common("kl_divergence", p.concentration1, p.concentration0);
+  (void)common("kl_divergence", q.concentration1, q.concentration0);
+  const Tensor a = p.concentration1 - q.concentration1, b = p.concentration0 - q.concentration0;
+  return log_beta(q.concentration1, q.concentration0) - log_beta(p.concentration1, p.concentration0) +
+         a * digamma(p.concentration1) + b * digamma(p.concentration0) -
+         (a + b) * digamma(p.concentration1 + p.concentration0);
+}
+Tensor kl_divergence(const Dirichlet& p, const Dirichlet& q) {
+  const Shape of_p = categories(p), of_q = categories(q);
+  const std::int64_t k = of_p[of_p.rank() - 1], other = of_q[of_q.rank() - 1];
+  if (k != other) fail<ShapeError>("kl_divergence: ", k, " and ", other, " categories, expected as many");
+  const Tensor total = sum(p.concentration, {-1}, KeepDim::yes);
+  const Tensor apart = (p.concentration - q.concentration) * (digamma(p.concentration) - digamma(total));
+  return lgamma(squeeze(total, {-1})) - lgamma(sum(q.concentration, {-1})) + sum(lgamma(q.concentration), {-1}) -
+         sum(lgamma(p.concentration), {-1}) + sum(apart, {-1});
+}
+
+}  // namespace levin::distributions
