@@ -48,7 +48,26 @@ LEVIN_HD double lgamma(double x) {
   return ::lgamma_r(x, &sign);
 #endif
 }
-LEVIN_HD float lgamma(float x) { return float(lgamma(double(x))); }
+// The same for 0 < x < inf, without a branch: by Stirling's series at x + 8, or at x where that is large.
+LEVIN_HD float lgamma_positive(float x) {
+  const double a = double(x);
+  const bool small = a < 8;
+  const double z = small ? a + 8 : a, r = 1 / z;
+  const double q = a * (a + 7), below = q * (q + 6) * (q + 10) * (q + 12);  // a (a + 1) ... (a + 7)
+  const double series =
+      detail::poly(r * r, 1. / 12, -1. / 360, 1. / 1260, -1. / 1680, 1. / 1188, -691. / 360360, 1. / 156);
+  constexpr double half_log_two_pi = 0.918938533204672741780329736406;
+  return float(((z - 0.5) * log(z) - z) + (half_log_two_pi + r * series) - log(small ? below : 1));
+}
+// Whether lgamma_positive is not for x.
+LEVIN_HD bool lgamma_is_far(float x) { return !(x > 0 && x < detail::Format<float>::inf); }
+LEVIN_HD float lgamma(float x) {
+#if defined(__CUDA_ARCH__)
+  return float(lgamma(double(x)));
+#else
+  return lgamma_is_far(x) ? float(lgamma(double(x))) : lgamma_positive(x);
+#endif
+}
 
 namespace detail {
 

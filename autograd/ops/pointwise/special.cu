@@ -85,7 +85,25 @@ constexpr std::int64_t kHighestPolygamma = 170;  // 171! is beyond f64
 constexpr double kHalfRootPi = 0.886226925452758013649083741671;
 
 LEVIN_MATH_OF_GRAIN(Erfinv, 4096, "erfinv", full, Saves::output, m::erfinv(x), gy*(exp(s* s) * kHalfRootPi))
-LEVIN_MATH_OF_GRAIN(Lgamma, 4096, "lgamma", full, Saves::input, m::lgamma(x), gy* digamma(s))
+struct Lgamma {
+  static constexpr OpInfo info{.name = "lgamma", .autocast = AutocastPolicy::full};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr std::int64_t kGrain = 4096;
+  template <class T>
+  LEVIN_HD T operator()(T x) const {
+    return m::lgamma(x);
+  }
+  template <class T>
+  requires(sizeof(T) == 4) LEVIN_HD T near(T x)
+  const { return m::lgamma_positive(x); }
+  template <class T>
+  LEVIN_HD bool is_far(T x) const {
+    return m::lgamma_is_far(x);
+  }
+  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * digamma(x); }
+};
+LEVIN_OP_TABLE(Unary<Lgamma>)
 LEVIN_MATH_OF_GRAIN(Digamma, 4096, "digamma", full, Saves::input, m::digamma(x), gy* polygamma(1, s))
 
 struct Polygamma {

@@ -97,7 +97,7 @@ LEVIN_OP_CASE(erfinv) {
 // Near their zeros these functions are differences of numbers up to 3, polygamma(2, x) up to 17.
 LEVIN_OP_CASE(lgamma) {
   return unary_case({"lgamma"}, &levin::lgamma, {[](double x) { return std::lgamma(x); }, psi}, kFloatDTypes,
-                    {.low = 0.3, .high = 6, .kinks = {1, 2, -0.5, -1, -2.5, 30}, .floor = 1});
+                    {.low = 0.3, .high = 6, .kinks = {1, 2, 8, -0.5, -1, -2.5, 30}, .floor = 1});
 }
 LEVIN_OP_CASE(digamma) {
   return unary_case({"digamma"}, &levin::digamma, {psi, [](double x) { return zeta_sum(2, x); }}, kFloatDTypes,
