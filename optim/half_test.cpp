@@ -1,8 +1,10 @@
 // Parameters of 16 bits: f32 arithmetic, one rounding, to the nearest or at random.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/device/rounding.cuh"
 #include "levin/stream.h"
@@ -157,6 +159,66 @@ TEST_CASE(
       CHECK(resumed.all() == first.all());
     }
     set_num_threads(threads);
+  }
+}
+
+TEST_CASE("long and short gradients of any dtype are clipped together, with the same bits on any number of threads") {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    CAPTURE(name(dtype));
+    Generator generator(7);
+    std::vector<Tensor> values, gradients;
+    Parameters all;
+    for (const std::int64_t n : {5, 40'000, 1, 0, 70'001, 1024}) {
+      values.push_back(zeros({n}, Device::cpu(), dtype));
+      gradients.push_back(randn({n}, generator, Device::cpu(), dtype));
+    }
+    for (Tensor& v : values) all.push_back({&v, "p", nullptr});
+    const auto give = [&] {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i].set_grad(gradients[i].clone());
+    };
+    const auto elements = [&] {
+      std::vector<double> every;
+      for (const Tensor& v : values) {
+        for (const double g : v.grad().to(DType::f64).to_vector<double>()) every.push_back(g);
+      }
+      return every;
+    };
+    give();
+    const std::vector<double> before = elements();
+    for (const double p : {1.0, 2.0, 3.0, inf}) {
+      CAPTURE(p);
+      double sum = 0;
+      for (const double g : before) sum = p == inf ? std::max(sum, std::abs(g)) : sum + std::pow(std::abs(g), p);
+      const double norm = p == inf ? sum : std::pow(sum, 1 / p);
+      std::vector<double> clipped[2];
+      double norms[2];
+      const int threads = num_threads();
+      for (const int k : {0, 1}) {
+        set_num_threads(k == 0 ? 1 : 3);
+        give();
+        norms[k] = clip_grad_norm_(all, norm / 2, p).item();
+        clipped[k] = elements();
+      }
+      set_num_threads(threads);
+      CHECK(norms[0] == norms[1]);
+      CHECK(norms[0] == doctest::Approx(norm).epsilon(1e-12));
+      CHECK(clipped[0] == clipped[1]);
+      bool halved = true;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        halved = halved && std::abs(clipped[0][i] - before[i] / 2) <= std::abs(before[i]) * epsilon(dtype) + 1e-6;
+      CHECK(halved);
+    }
+    give();
+    clip_grad_value_(all, 0.5);
+    const std::vector<double> cut = elements();
+    bool inside = true;
+    for (std::size_t i = 0; i < before.size(); ++i) inside = inside && cut[i] == std::clamp(before[i], -0.5, 0.5);
+    CHECK(inside);
+    give();
+    values[4].set_grad(
+        where(eq(arange(70'001, Device::cpu()), 50'000), full({}, std::nan(""), Device::cpu(), dtype), gradients[4]));
+    for (const double p : {2.0, inf}) CHECK(std::isnan(clip_grad_norm_(all, 1e9, p).item()));
   }
 }
 
