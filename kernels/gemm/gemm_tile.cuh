@@ -115,10 +115,23 @@ template <class F, int V>
   for (int at = 0; at < V * LEVIN_VECTOR_BYTES; at += 64) __builtin_prefetch(row + at / int(sizeof(F)));
 }
 
+// Asks for the lines of [rows, cols] at c before they are written: they arrive during the products. A loop that stays one
+// takes no registers from those.
+template <class T>
+[[gnu::always_inline]] inline void prefetch_to_write(const T* c, int64_t ldc, int64_t rows, int64_t cols) {
+  constexpr int64_t kLine = 64 / int64_t(sizeof(T));
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < rows; ++i, c += ldc) {
+    __builtin_prefetch(c, 1);
+    if (cols > kLine) __builtin_prefetch(c + kLine, 1);
+  }
+}
+
 template <class F, int H, int V>
 void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, TileOut<F> out) {
   using Vec = Vector<F>;
   constexpr int L = kLanes<F>;
+  prefetch_to_write(out.c, out.ldc, H, V * L);
   // Three rows share a pointer (offsets 0, 1 and 2 times a_row are addressing modes), so that 14 rows need 5 registers.
   constexpr int G = (H + 2) / 3;
   Vec sum[H][V] = {};
