@@ -211,7 +211,7 @@ template <DistanceKind kKind, class T, class V>
   } else if constexpr (kKind == DistanceKind::euclid) {
     sum += d * d;
   } else if constexpr (kKind == DistanceKind::largest) {
-    sum = (size > sum) | (size != size) ? size : sum;
+    sum = ((size > sum) | (size != size)) ? size : sum;
   } else {
     T of[kLanes];
     std::memcpy(of, &size, sizeof size);
@@ -350,7 +350,7 @@ template <DistanceKind kKind, class T, class V>
     if constexpr (kKind == DistanceKind::sum) {
       sum += w * sign;
     } else if constexpr (kKind == DistanceKind::largest) {
-      sum += w * ((size == y) | (d != d) ? sign : none);
+      sum += w * (((size == y) | (d != d)) ? sign : none);
     } else {
       T of[kLanes];
       std::memcpy(of, &size, sizeof size);
