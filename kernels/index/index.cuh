@@ -15,6 +15,7 @@
 //   scatter_add(on, const IndexWalk&, bound, T* y, index, const T* src)    the same with +=, in index order
 //   scatter_onto, scatter_add_onto(on, w, row, const T* x, T* y, index, src)
 //     the same after y = x, on the CPU: w has runs, each of a row of y of `row` elements; row > 0
+//   scatter_onto_one(on, w, row, U all, U* y, index, src)             scatter_onto of an x whose elements all are `all`
 //     On the CPU all of these check the indices themselves: false where one is not in [0, bound), and y is unfinished.
 //   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
 //   bincount(on, index, int64_t* y, n, bins)                          y[index[i]] += 1
@@ -157,13 +158,15 @@ void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T*
 
 // For a walk along the last dimension, where the indices of a task are one run in memory: body(the run's first index,
 // place of the run) for every run, in parallel. False where an index is not in [0, bound); such a run is left out. A
-// run is checked just before it is used, so the indices are read from memory once.
+// run is checked just before it is used, so the indices are read from memory once. `more`: other work
+// of a run, in indices.
 template <class F>
-[[nodiscard]] bool each_run(const Cpu& on, const IndexWalk& w, int64_t bound, const int64_t* index, const F& body) {
+[[nodiscard]] bool each_run(const Cpu& on, const IndexWalk& w, int64_t bound, const int64_t* index, const F& body,
+                            int64_t more = 0) {
   if (w.tasks * w.k_size == 0) return true;
   if (bound <= 0) return false;
   std::atomic<bool> is_bad{false};
-  on.parallel_for(w.tasks, std::max<int64_t>(1, kIndexTask / w.k_size), [&](int64_t begin, int64_t end) {
+  on.parallel_for(w.tasks, std::max<int64_t>(1, kIndexTask / (w.k_size + more)), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const IndexWalk::Place p = w.task(t);
       if (any_outside(on, index + p.i, w.k_size, bound)) {
@@ -368,6 +371,23 @@ template <class U>
 [[nodiscard]] bool scatter_onto(const Cpu& on, const IndexWalk& w, int64_t row, const U* x, U* y, const int64_t* index,
                                 const U* src) {
   return each_index_onto(on, w, row, x, y, index, src, [](U& to, U from) { to = from; });
+}
+
+template <class U>
+[[nodiscard]] bool scatter_onto_one(const Cpu& on, const IndexWalk& w, int64_t row, U all, U* y, const int64_t* index,
+                                    const U* src) {
+  constexpr int64_t kFilled = 32 / sizeof(U);  // elements in the time of an index
+  return each_run(
+      on, w, row, index,
+      [&](const int64_t* run, const IndexWalk::Place& p) {
+        // memset does not read the memory before it writes.
+        if (all == U(0))
+          std::memset(y + p.b, 0, static_cast<size_t>(row) * sizeof(U));
+        else
+          std::fill(y + p.b, y + p.b + row, all);
+        each_in_run(w, run, [to = y + p.b, from = src + p.c](int64_t b, int64_t c) { to[b] = from[c]; });
+      },
+      row / kFilled);
 }
 
 template <class T>

@@ -225,9 +225,21 @@ Tensor fill_up(const Tensor& g, const Shape& src) {
 }
 
 // Whether every row of x has indices, so that a row can be copied just before elements of the copy are written.
-[[maybe_unused]] bool goes_by_rows(const IndexWalk& walk, const Tensor& x, int dim, const Tensor& index) {
+[[maybe_unused]] bool has_rows(const IndexWalk& walk, const Tensor& x, int dim, const Tensor& index) {
   return x.device().is_cpu() && walk.has_runs() && walk.step == 1 && x.numel() > 0 && index.numel() > 0 &&
-         x.is_contiguous() && index.shape().with(dim, x.size(dim)) == x.shape();
+         index.shape().with(dim, x.size(dim)) == x.shape();
+}
+[[maybe_unused]] bool goes_by_rows(const IndexWalk& walk, const Tensor& x, int dim, const Tensor& index) {
+  return x.is_contiguous() && has_rows(walk, x, dim, index);
+}
+
+// Whether x repeats one element. Rows longer than kLongRow leave the cache, so all threads fill the result first.
+constexpr std::int64_t kLongRow = std::int64_t{1} << 17;
+[[maybe_unused]] bool repeats_one(const Tensor& x, int dim) {
+  if (x.size(dim) > kLongRow) return false;
+  for (int d = 0; d < x.rank(); ++d)
+    if (x.shape()[d] != 1 && x.strides()[d] != 0) return false;
+  return true;
 }
 
 // The lines of x along dim, where each has as many indices and a block of a device holds some of them.
@@ -260,17 +272,20 @@ struct Scatter {
     Tensor y = empty(x.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
-    const bool by_rows = goes_by_rows(walk, x, dim, at);
+    const bool of_one = has_rows(walk, x, dim, at) && repeats_one(x, dim),
+               by_rows = !of_one && goes_by_rows(walk, x, dim, at);
     const std::optional<LineTiles> lines = line_tiles(x, dim, at);
-    if (!by_rows && !lines) copy_(y, x);
+    if (!of_one && !by_rows && !lines) copy_(y, x);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           const std::int64_t n = AlongDim(x.shape(), dim).n;
                           const auto* const i = ptr<const std::int64_t>(at);
                           const auto* const from = ptr<const Bits<T>>(src);
+                          const auto* const onto = ptr<const Bits<T>>(x);
                           auto* const to = ptr<Bits<T>>(y);
-                          if (!(by_rows ? kernels::cpu::scatter_onto(on, walk, n, ptr<const Bits<T>>(x), to, i, from)
-                                        : kernels::cpu::scatter(on, walk, n, to, i, from)))
+                          if (!(of_one    ? kernels::cpu::scatter_onto_one(on, walk, n, *onto, to, i, from)
+                                : by_rows ? kernels::cpu::scatter_onto(on, walk, n, onto, to, i, from)
+                                          : kernels::cpu::scatter(on, walk, n, to, i, from)))
                             fail_outside(info.name, index_, dim, x.shape());
                         },
                         [&]<class T>(const Gpu& on, T) {

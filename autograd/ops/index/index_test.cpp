@@ -295,5 +295,24 @@ TEST_CASE("an index without elements scatters nothing, and src has the gradient 
   }
 }
 
+TEST_CASE("scatter onto one repeated element gives what it gives onto a full tensor, at every length of a row") {
+  for (const std::int64_t row : {std::int64_t{1}, std::int64_t{7}, std::int64_t{4096}, (std::int64_t{1} << 17) + 1}) {
+    const std::int64_t picks = (row + 7) / 8;
+    const Tensor places = reshape(arange(0, 6 * picks, 1, cpu) * 7919, {3, 2, picks}),
+                 index = remainder(places, full({}, row, cpu, DType::i64));
+    const Tensor src = arange(0, 6 * picks, 1, cpu).reshape({3, 2, picks});
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+      for (const double value : {0.0, 3.0}) {
+        const Tensor one = full({1, 1, 1}, value, cpu, dtype), from = src.to(dtype);
+        CHECK(equal(scatter(expand(one, {3, 2, row}), 2, index, from),
+                    scatter(full({3, 2, row}, value, cpu, dtype), 2, index, from)));
+      }
+    }
+    CHECK_THROWS_AS((void)scatter(expand(zeros({1, 1, 1}, cpu), {3, 2, row}), 2, full({3, 2, 1}, row, cpu, DType::i64),
+                                  ones({3, 2, 1}, cpu)),
+                    IndexError);
+  }
+}
+
 }  // namespace
 }  // namespace levin

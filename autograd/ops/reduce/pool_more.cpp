@@ -119,11 +119,12 @@ Tensor unpooled(const char* op, const Tensor& x, const Tensor& indices, const ch
     }
     out = out.inserted(d, size);
   }
-  // Of large results all have one sequence of zeros, which scatter reads from the cache.
+  // The CPU's scatter writes the zeros of a row just before what replaces them. Of a device's large results all have
+  // one sequence of zeros, which scatter reads from the cache.
   constexpr std::int64_t kLarge = std::int64_t{1} << 19;
   const std::int64_t extent = out.removed(0).removed(0).numel();
-  const bool large = out.numel() > kLarge;
-  const Shape own{large ? 1 : out[0], large ? 1 : out[1], extent};
+  const bool of_one = x.device().is_cpu(), of_row = of_one || out.numel() > kLarge;
+  const Shape own{of_row ? 1 : out[0], of_row ? 1 : out[1], of_one ? 1 : extent};
   const Tensor flat = expand(zeros(own, x.device(), x.dtype()), {out[0], out[1], extent});
   return reshape(scatter(flat, 2, flatten(indices, 2), flatten(x, 2)), Dims(out.dims()));
 }
