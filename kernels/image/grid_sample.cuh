@@ -711,13 +711,18 @@ void grid_sample_grid_volume(const Cpu& on, const T* gy, const T* x, const T* gr
     block.each_point(from, s.extent(), s.channels, count, [&](std::int64_t c) {
       return [&block, &sums, g = gy + (image * s.channels + c) * s.points + first ](std::int64_t p, const A* values)
           __attribute__((always_inline)) {
-        A parts[3] = {};
+        // No array of the three: g++ makes no vectors of a loop that holds one.
+        A by_x = 0, by_y = 0, by_z = 0;
 #pragma GCC unroll 8
         for (int t = 0; t < Block::kTaps; ++t) {
           const A v = block.at[t][p] < 0 ? A(0) : values[t];
-          for (int axis = 0; axis < 3; ++axis) parts[axis] += block.by[axis][t][p] * v;
+          by_x += block.by[0][t][p] * v;
+          by_y += block.by[1][t][p] * v;
+          by_z += block.by[2][t][p] * v;
         }
-        for (int axis = 0; axis < 3; ++axis) sums[axis][p] += A(g[p]) * parts[axis];
+        sums[0][p] += A(g[p]) * by_x;
+        sums[1][p] += A(g[p]) * by_y;
+        sums[2][p] += A(g[p]) * by_z;
       };
     });
     T* const to = ggrid + 3 * (image * s.points + first);
@@ -726,27 +731,90 @@ void grid_sample_grid_volume(const Cpu& on, const T* gy, const T* x, const T* gr
   });
 }
 
+inline constexpr std::int64_t kScatterLanes = 4;  // channels that are summed side by side
+
+// The sums of channels beside each other, a cell for each pixel and one for each tap that is outside: a tap adds to all
+// of them at once, without a branch.
+template <class A>
+struct ScatterCell {
+  typedef A Type __attribute__((vector_size(kScatterLanes * sizeof(A))));
+  // The numbers of a point's channels are `step` apart. Without the last ones, sums are computed that nothing reads.
+  template <class Block, class T>
+  static void add(const Block& block, const T* g, std::int64_t step, std::int64_t lanes, std::int64_t count,
+                  std::int64_t extent, A* cells) {
+    static_assert(kScatterLanes == 4);
+    const T *const second = g + std::min<std::int64_t>(1, lanes - 1) * step,
+                   *const third = g + std::min<std::int64_t>(2, lanes - 1) * step,
+                   *const fourth = g + (lanes - 1) * step;
+    for (std::int64_t p = 0; p < count; ++p) {
+      const Type values = {A(g[p]), A(second[p]), A(third[p]), A(fourth[p])};
+#pragma GCC unroll 16
+      for (int t = 0; t < Block::kTaps; ++t) {
+        const std::int64_t at = block.at[t][p];
+        A* const to = cells + kScatterLanes * (at < 0 ? extent + t : at);
+        Type sum;
+        std::memcpy(&sum, to, sizeof sum);
+        sum += block.w[t][p] * values;
+        std::memcpy(to, &sum, sizeof sum);
+      }
+    }
+  }
+  template <class T>
+  static void unpack(const A* cells, std::int64_t extent, std::int64_t lanes, T* planes) {
+    constexpr std::int64_t kPixels = 256;  // stay in the nearest cache
+    for (std::int64_t first = 0; first < extent; first += kPixels) {
+      const std::int64_t last = std::min(extent, first + kPixels);
+      for (std::int64_t c = 0; c < lanes; ++c)
+        for (std::int64_t k = first; k < last; ++k) planes[c * extent + k] = T(cells[k * kScatterLanes + c]);
+    }
+  }
+};
+
+// The same onto planes, where points are too few for cells to be worth their memory, and for one channel.
+template <class A, class Block, class T>
+void add_to_planes(const Block& block, const T* g, std::int64_t step, std::int64_t lanes, std::int64_t count,
+                   std::int64_t extent, A* planes) {
+  for (std::int64_t p = 0; p < count; ++p) {
+    A values[kScatterLanes] = {};
+    for (std::int64_t c = 0; c < lanes; ++c) values[c] = A(g[c * step + p]);
+    for (int t = 0; t < Block::kTaps; ++t) {
+      const std::int32_t at = block.at[t][p];
+      if (at < 0) continue;
+      const A w = block.w[t][p];
+      A* const to = planes + at;
+      if (lanes == kScatterLanes) {
+        for (std::int64_t c = 0; c < kScatterLanes; ++c) to[c * extent] += w * values[c];
+      } else {
+        for (std::int64_t c = 0; c < lanes; ++c) to[c * extent] += w * values[c];
+      }
+    }
+  }
+}
+
 // A task has channels of its own, so that their sums need no atomics.
 template <class Block, class T>
 void scatter_blocks(const Cpu& on, const T* gy, const T* grid, T* gx, const GridShape& s, const GridRule& rule) {
   using A = Accum<T>;
-  constexpr std::int64_t kLanes = 4;  // channels that are summed side by side
-  // Channels that share the taps: many, as long as there are tasks for all threads.
-  const std::int64_t together = std::clamp<std::int64_t>(s.images * s.channels / 16 / kLanes * kLanes, kLanes, 32),
-                     groups = (s.channels + together - 1) / together;
+  constexpr std::int64_t kLanes = kScatterLanes, kMostCells = std::int64_t{1} << 19;
+  const std::int64_t extent = s.extent(), room = extent + Block::kTaps;  // cells of kLanes channels
+  const bool in_cells = s.channels > 1 && s.points * Block::kTaps >= extent;
+  // Channels that share the taps: many, as long as there are tasks for all threads and cells take little memory.
+  const std::int64_t most = in_cells ? std::clamp<std::int64_t>(kMostCells / room * kLanes, kLanes, 32) : 32,
+                     together = std::clamp<std::int64_t>(s.images * s.channels / 16 / kLanes * kLanes, kLanes, most),
+                     groups = (s.channels + together - 1) / together,
+                     sets = (std::min(together, s.channels) + kLanes - 1) / kLanes;
+  const std::int64_t held = in_cells ? sets * room * kLanes : std::is_same_v<T, A> ? 0 : together * extent;
   on.parallel_for(s.images * groups, 1, [&](std::int64_t begin, std::int64_t end) {
-    const lib::Scratch memory(static_cast<std::size_t>(std::is_same_v<T, A> ? 0 : together * s.extent()) * sizeof(A));
+    const lib::Scratch memory(static_cast<std::size_t>(held) * sizeof(A));
     Block block;
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t image = task / groups, low = (task - image * groups) * together,
                          channels = std::min(together, s.channels - low);
-      T* const out = gx + (image * s.channels + low) * s.extent();
-      A* sums;
+      T* const out = gx + (image * s.channels + low) * extent;
+      A* sums = memory.as<A>();
       if constexpr (std::is_same_v<T, A>)
-        sums = out;
-      else
-        sums = memory.as<A>();
-      std::fill(sums, sums + channels * s.extent(), A(0));
+        if (!in_cells) sums = out;
+      std::fill(sums, sums + (in_cells ? (channels + kLanes - 1) / kLanes * kLanes * room : channels * extent), A(0));
       for (std::int64_t first = 0; first < s.points; first += Block::kPoints) {
         const std::int64_t count = std::min<std::int64_t>(Block::kPoints, s.points - first);
         block.fill(grid + Block::kAxes * (image * s.points + first), count, s, rule);
@@ -754,26 +822,18 @@ void scatter_blocks(const Cpu& on, const T* gy, const T* grid, T* gx, const Grid
         for (std::int64_t lane = 0; lane < channels; lane += kLanes) {
           const std::int64_t lanes = std::min(kLanes, channels - lane);
           const T* const g = gy + (image * s.channels + low + lane) * s.points + first;
-          A* const planes = sums + lane * s.extent();
-          for (std::int64_t p = 0; p < count; ++p) {
-            A values[kLanes] = {};
-            for (std::int64_t c = 0; c < lanes; ++c) values[c] = A(g[c * s.points + p]);
-            for (int t = 0; t < Block::kTaps; ++t) {
-              const std::int32_t at = block.at[t][p];
-              if (at < 0) continue;
-              const A w = block.w[t][p];
-              A* const to = planes + at;
-              if (lanes == kLanes) {
-                for (std::int64_t c = 0; c < kLanes; ++c) to[c * s.extent()] += w * values[c];
-              } else {
-                for (std::int64_t c = 0; c < lanes; ++c) to[c * s.extent()] += w * values[c];
-              }
-            }
-          }
+          if (in_cells)
+            ScatterCell<A>::add(block, g, s.points, lanes, count, extent, sums + lane * room);
+          else
+            add_to_planes(block, g, s.points, lanes, count, extent, sums + lane * extent);
         }
       }
-      if constexpr (!std::is_same_v<T, A>)
-        for (std::int64_t k = 0; k < channels * s.extent(); ++k) out[k] = T(sums[k]);
+      if (in_cells) {
+        for (std::int64_t lane = 0; lane < channels; lane += kLanes)
+          ScatterCell<A>::unpack(sums + lane * room, extent, std::min(kLanes, channels - lane), out + lane * extent);
+      } else if constexpr (!std::is_same_v<T, A>) {
+        for (std::int64_t k = 0; k < channels * extent; ++k) out[k] = T(sums[k]);
+      }
     }
   });
 }

@@ -346,6 +346,41 @@ TEST_CASE("grid_sample of f32 has the values and gradients of f64 at points insi
   }
 }
 
+TEST_CASE("grid_sample's gradients of 1 to 40 channels are those of each channel alone, with any number of threads") {
+  const int before = num_threads();
+  // Few points, and more than pixels.
+  for (const std::int64_t points : {5, 700}) {
+    for (const bool volumes : {false, true}) {
+      Generator gen(3);
+      const Shape place = volumes ? Shape{1, 1, points} : Shape{1, points};
+      const Shape pixels = volumes ? Shape{5, 6, 7} : Shape{14, 15};
+      Shape at = place.inserted(0, 2);
+      at = at.inserted(at.rank(), volumes ? 3 : 2);
+      const Tensor grid = randn(at, gen, cpu);
+      for (const std::int64_t channels : {1, 2, 3, 4, 5, 8, 40}) {
+        const Shape in = pixels.inserted(0, channels).inserted(0, 2), out = place.inserted(0, channels).inserted(0, 2);
+        const Tensor x = randn(in, gen, cpu), gy = randn(out, gen, cpu);
+        const auto gradients = [&](const Tensor& of, const Tensor& g) {
+          Tensor image = of.detach(), to = grid.detach();
+          image.requires_grad_(), to.requires_grad_();
+          return grad(Tensors{sum(grid_sample(image, to) * g)}, Tensors{image, to});
+        };
+        set_num_threads(1);
+        const Tensors one = gradients(x, gy);
+        set_num_threads(3);
+        const Tensors many = gradients(x, gy);
+        set_num_threads(before);
+        CHECK(equal(one[0], many[0]));
+        CHECK(equal(one[1], many[1]));
+        for (std::int64_t c = 0; c < channels; ++c) {
+          const Tensor alone = gradients(narrow(x, 1, c, 1), narrow(gy, 1, c, 1))[0];
+          CHECK(allclose(narrow(one[0], 1, c, 1), alone, 1e-5, 1e-5));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("grid_sample of an affine grid on a device: the identity gives the image, a half turn its mirror image") {
   Generator g(3);
   std::vector<Device> devices{cpu};
