@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -76,6 +77,27 @@ Tensor twin(const Tensor& x1, const Tensor& x2, const DistanceRule& rule) {
   return masked_fill(squares ? sqrt(safe) : pow(safe, 1 / rule.p), zero, 0);
 }
 
+// Where the pairs i < j of n rows stand in a matrix [n, n], in their order: i64 [n (n - 1) / 2].
+Tensor pair_places(std::int64_t n, Device device) {
+  const std::int64_t pairs = n * (n - 1) / 2;
+  if (device.is_cpu()) {
+    const Tensor places = empty({pairs}, device, DType::i64);
+    auto* const at = ptr<std::int64_t>(places);
+    Cpu{}.parallel_for(n, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        auto* const row = at + i * n - i * (i + 1) / 2;
+        for (std::int64_t j = 0; j < n - 1 - i; ++j) row[j] = i * n + i + 1 + j;
+      }
+    });
+    return places;
+  }
+  // Pair k = i n - i (i + 1) / 2 + j - i - 1 stands at i n + j = k + (i + 1) (i + 2) / 2. The root is an integer and a
+  // half where a row begins, and f64 holds both exactly as far as memory goes.
+  const double half = double(n) - 0.5;
+  const Tensor k = arange(pairs, device, DType::f64), next = floor(half + 1 - sqrt(half * half - 2 * k));
+  return cast(k + next * (next + 1) * 0.5, DType::i64);
+}
+
 struct CdistBackward {
   static constexpr OpInfo info{.name = "cdist_backward"};
   DistanceRule rule;
@@ -126,24 +148,44 @@ struct CdistBackward {
 struct Cdist {
   static constexpr OpInfo info{.name = "cdist"};
   DistanceRule rule;
+  bool of_pairs = false;  // of one matrix with itself: the result holds the pairs of rows i < j
   SavedInput x1{}, x2{};
   SavedOutput y{};
+  Stash all{};  // of pairs, in place of y
   auto saved_outputs() { return std::tie(y); }
 
   Tensor forward(const Tensor& x1_, const Tensor& x2_) {
     x1 = x1_, x2 = x2_;
-    const Tensor a = x1_.contiguous(), b = x2_.contiguous();
-    const DistanceShape s = shape_of(a, b);
-    if (has_products(rule, s) && s.length >= kShortRow && s.rows > 0 && s.others > 0) {
-      const Tensor out = of_products(a, b, s);
-      y = out;
-      return out;
+    const Tensor out = whole(x1_.contiguous(), x2_.contiguous());
+    if (of_pairs) {
+      all = out;
+      return pairs_of(out);
     }
+    y = out;
+    return out;
+  }
+  [[nodiscard]] Tensor whole(const Tensor& a, const Tensor& b) const {
+    const DistanceShape s = shape_of(a, b);
+    if (has_products(rule, s) && s.length >= kShortRow && s.rows > 0 && s.others > 0) return of_products(a, b, s);
     const Tensor out = empty({s.batches, s.rows, s.others}, a.device(), a.dtype());
     dispatch(info, a, kWideFloats, [&]<class T>(const auto& on, T) {
       if (out.numel() > 0) kernels::cdist(on, ptr<const T>(a), ptr<const T>(b), ptr<T>(out), s, rule);
     });
-    y = out;
+    return out;
+  }
+  static Tensor pairs_of(const Tensor& from) {
+    const std::int64_t n = from.size(1);
+    if (!from.device().is_cpu()) return gather(flatten(from), 0, pair_places(n, from.device()));
+    const Tensor out = empty({n * (n - 1) / 2}, from.device(), from.dtype());
+    if (out.numel() == 0) return out;
+    dispatch_dtype(info, from, kWideFloats, [&]<class T>(T) {
+      Cpu{}.parallel_for(n - 1, 128, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          std::memcpy(ptr<T>(out) + i * n - i * (i + 1) / 2, ptr<const T>(from) + i * n + i + 1,
+                      static_cast<std::size_t>(n - 1 - i) * sizeof(T));
+        }
+      });
+    });
     return out;
   }
   static Tensor of_products(const Tensor& a, const Tensor& b, const DistanceShape& s) {
@@ -156,7 +198,13 @@ struct Cdist {
     return out;
   }
   Grads<2> backward(const Tensor& gy, NeedMask need) {
-    auto [ga, gb] = apply(CdistBackward{rule, need, y.get().detach()}, gy, x1.get(), x2.get());
+    if (!of_pairs) {
+      auto [ga, gb] = apply(CdistBackward{rule, need, y.get().detach()}, gy, x1.get(), x2.get());
+      return {ga, gb};
+    }
+    const std::int64_t n = all.size(1);
+    const Tensor flat = scatter_add(zeros({n * n}, gy.device(), gy.dtype()), 0, pair_places(n, gy.device()), gy);
+    auto [ga, gb] = apply(CdistBackward{rule, need, all}, reshape(flat, {1, n, n}), x1.get(), x2.get());
     return {ga, gb};
   }
 };
@@ -166,27 +214,6 @@ LEVIN_OP_TABLE(CdistBackward)
 
 void check_power(const char* op, double p) {
   if (!(p >= 0)) fail<ConfigError>(op, ": p is ", p, ", expected 0 or more, or infinity");
-}
-
-// Where the pairs i < j of n rows stand in a matrix [n, n], in their order: i64 [n (n - 1) / 2].
-Tensor pair_places(std::int64_t n, Device device) {
-  const std::int64_t pairs = n * (n - 1) / 2;
-  if (device.is_cpu()) {
-    const Tensor places = empty({pairs}, device, DType::i64);
-    auto* const at = ptr<std::int64_t>(places);
-    Cpu{}.parallel_for(n, 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        auto* const row = at + i * n - i * (i + 1) / 2;
-        for (std::int64_t j = 0; j < n - 1 - i; ++j) row[j] = i * n + i + 1 + j;
-      }
-    });
-    return places;
-  }
-  // Pair k = i n - i (i + 1) / 2 + j - i - 1 stands at i n + j = k + (i + 1) (i + 2) / 2. The root is an integer and a
-  // half where a row begins, and f64 holds both exactly as far as memory goes.
-  const double half = double(n) - 0.5;
-  const Tensor k = arange(pairs, device, DType::f64), next = floor(half + 1 - sqrt(half * half - 2 * k));
-  return cast(k + next * (next + 1) * 0.5, DType::i64);
 }
 
 }  // namespace
@@ -220,8 +247,8 @@ Tensor pdist(const Tensor& x, double p) {
   check_float(op, x);
   check_power(op, p);
   if (x.rank() != 2) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, M]");
-  const std::int64_t n = x.size(0);
-  return gather(flatten(cdist(x, x, p)), 0, pair_places(n, x.device()));
+  const Tensor rows = unsqueeze(widened(x), 0);
+  return finished(apply(Cdist{.rule = rule_of(p), .of_pairs = true}, rows, rows), x);
 }
 
 }  // namespace levin
