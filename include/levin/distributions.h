@@ -95,7 +95,7 @@ struct MultivariateNormal {
   [[nodiscard]] LEVIN_API Tensor entropy() const;                                               // in nats
 };
 
-// rate^concentration x^(concentration - 1) exp(-rate x) / Gamma(concentration) for x >= 0. Samples are standard_gamma's.
+// rate^concentration x^(concentration - 1) exp(-rate x) / Gamma(concentration) for x >= 0. Samples: standard_gamma's.
 struct Gamma {
   Tensor concentration, rate;
   [[nodiscard]] LEVIN_API Tensor sample(Generator& generator, const Shape& shape = {}) const;   // detached

@@ -224,14 +224,14 @@ struct MeanOf {
 [[nodiscard]] LEVIN_API Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p = 2, double eps = 1e-6,
                                                  KeepDim keep = KeepDim::no);
 
-// The distance of each row of x1 to each row of x2, norm(x1_i - x2_j, p): x1 [..., P, M], x2 [..., R, M] -> [..., P, R];
+// The distance of each row of x1 to each of x2, norm(x1_i - x2_j, p): x1 [..., P, M], x2 [..., R, M] -> [..., P, R];
 // batches broadcast; floats. p from 0 to infinity: 0 counts the elements that differ, infinity takes the largest
 // difference. Equal rows have the gradient 0; at p = infinity each of equal largest differences has the whole one. At p
 // = 2 products of matrices give what they can without a loss of digits, and near rows are subtracted. Computes 16-bit
 // numbers in f32. Throws ShapeError for less than 2 dimensions and rows of two lengths, ConfigError for another p.
 [[nodiscard]] LEVIN_API Tensor cdist(const Tensor& x1, const Tensor& x2, double p = 2);
 
-// The distances of all pairs i < j of rows, as cdist has them: x [N, M] -> [N (N - 1) / 2], in the order (0, 1), (0, 2),
+// The distances of all pairs i < j of rows, as of cdist: x [N, M] -> [N (N - 1) / 2], in the order (0, 1), (0, 2),
 // ..., (1, 2), ...
 [[nodiscard]] LEVIN_API Tensor pdist(const Tensor& x, double p = 2);
 

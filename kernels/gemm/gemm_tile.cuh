@@ -115,7 +115,7 @@ template <class F, int V>
   for (int at = 0; at < V * LEVIN_VECTOR_BYTES; at += 64) __builtin_prefetch(row + at / int(sizeof(F)));
 }
 
-// Asks for the lines of [rows, cols] at c before they are written: they arrive during the products. A loop that stays one
+// Asks for the lines of [rows, cols] at c before they are written: they arrive during the products. A loop that is kept
 // takes no registers from those.
 template <class T>
 [[gnu::always_inline]] inline void prefetch_to_write(const T* c, int64_t ldc, int64_t rows, int64_t cols) {
@@ -183,8 +183,8 @@ extern template TileFn<double> tile_of<double>(int h, int v);
 // Note [Pairs of bf16]
 // AVX512_BF16 multiplies two bf16 numbers of a lane by two others and adds both products to the lane's f32 sum: twice
 // the multiplications of f32 on a CPU that starts it as often as an FMA. A lane of packed A or B is then a pair of
-// numbers that follow each other along k, in the room of an f32 number, and a tile runs over (k + 1) / 2 pairs; the last
-// one has a zero where k is odd. The products are exact; numbers and sums below 2^-126 count as zero there.
+// numbers that follow each other along k, in the room of an f32 number, and a tile runs over (k + 1) / 2 pairs; the
+// last one has a zero where k is odd. The products are exact; numbers and sums below 2^-126 count as zero there.
 //
 // The tile for pairs, as tile_of<float>; only for a CPU that has AVX512_BF16.
 TileFn<float> tile_of_pairs(int h, int v);

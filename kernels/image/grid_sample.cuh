@@ -377,7 +377,7 @@ using cpu::grid_sample_volume, gpu::grid_sample_volume;
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// What two linear taps of a block of points along one axis need, as GridTaps has it but without branches and in 32 bits,
+// What two linear taps of a block of points along one axis need, as GridTaps has it but without branches, in 32 bits,
 // for vector code. No edge reflects, and an axis is shorter than kLongest.
 inline constexpr std::int64_t kGridBlock = 64, kLongest = std::int64_t{1} << 30;
 template <class A>

@@ -7,7 +7,7 @@
 //
 // Note [Draws of a gamma variable]
 // G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26, 2000: for a >= 1 a
-// normal number z and a uniform one u give d v, d = a - 1/3, v = (1 + w)^3, w = z / (3 sqrt(d)), which is accepted where
+// normal number z and a uniform one u give d v, d = a - 1/3, v = (1 + w)^3, w = z / (3 sqrt(d)), accepted where
 //   log u < z^2 / 2 + d (1 - v + log v) = z^2 / 2 + d (3 log(1 + w) - 3 w - 3 w^2 - w^3).
 // Because z^2 / 2 = 4.5 d w^2, the terms up to w^3 cancel, and where w is small the right side is their remainder
 //   -(z w)^2 (3/4 - 3/5 w + 3/6 w^2 - ...) / 9.

@@ -44,8 +44,8 @@ struct DistanceShape {
   std::int64_t row_step = 0, other_step = 1;  // of gy and y
 };
 
-// |a - b|^2 as |a|^2 + |b|^2 - 2 a b has rounding errors of |a|^2 + |b|^2: a square below so much of these, or none that
-// compares, is summed from differences. The distance then has at most 1 / (2 kNearRows) times the error of a product.
+// |a - b|^2 as |a|^2 + |b|^2 - 2 a b has rounding errors of |a|^2 + |b|^2: a square below so much of these, or NaN,
+// is summed from differences. The distance then has at most 1 / (2 kNearRows) times the error of a product.
 inline constexpr float kNearRows = 1.0f / 16;
 
 }  // namespace levin::kernels

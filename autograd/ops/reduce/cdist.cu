@@ -41,7 +41,7 @@ DistanceShape shape_of(const Tensor& x1, const Tensor& x2) {
           .other_step = 1};
 }
 
-// Up to so many rows, and in a forward pass with shorter rows, a loop over all pairs is as fast as products of matrices.
+// Up to so many rows, and in a forward pass with shorter rows, a loop over all pairs is as fast as matrix products.
 constexpr std::int64_t kFewRows = 25, kShortRow = 32;
 bool has_products(const DistanceRule& rule, const DistanceShape& s) {
   return rule.kind == DistanceKind::euclid && std::max(s.rows, s.others) > kFewRows;
