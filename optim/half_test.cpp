@@ -170,7 +170,7 @@ TEST_CASE("long and short gradients of any dtype are clipped together, with the 
     std::vector<Tensor> values, gradients;
     Parameters all;
     for (const std::int64_t n : {5, 40'000, 1, 0, 70'001, 1024}) {
-      values.push_back(zeros({n}, Device::cpu(), dtype));
+      values.push_back(zeros({n}, Device::cpu(), dtype).requires_grad_());
       gradients.push_back(randn({n}, generator, Device::cpu(), dtype));
     }
     for (Tensor& v : values) all.push_back({&v, "p", nullptr});
