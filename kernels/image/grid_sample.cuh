@@ -747,7 +747,9 @@ struct ScatterCell {
                    *const third = g + std::min<std::int64_t>(2, lanes - 1) * step,
                    *const fourth = g + (lanes - 1) * step;
     for (std::int64_t p = 0; p < count; ++p) {
-      const Type values = {A(g[p]), A(second[p]), A(third[p]), A(fourth[p])};
+      // nvcc's front end takes no initializer of a vector whose type depends on A.
+      Type values = Type() + A(g[p]);
+      values[1] = A(second[p]), values[2] = A(third[p]), values[3] = A(fourth[p]);
 #pragma GCC unroll 16
       for (int t = 0; t < Block::kTaps; ++t) {
         const std::int64_t at = block.at[t][p];
