@@ -1,51 +1,21 @@
 #include "levin/distributions.h"
 
 #include <cmath>
-#include <limits>
 #include <numbers>
-#include <vector>
 
 #include "autograd/autocast.h"
+#include "autograd/distribution_parts.h"
 #include "levin/autograd.h"
 
 namespace levin::distributions {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 const double kLogTwoPi = std::log(2 * std::numbers::pi);
-
-// The shape of a pair of parameters.
-Shape common(const char* op, const Tensor& a, const Tensor& b) {
-  check_float(op, a);
-  check_dtypes_meet(op, a, b);
-  check_same_device(op, a, b);
-  return broadcast_shapes(op, a.shape(), b.shape());
-}
-Shape common(const char* op, const Tensor& a) {
-  check_float(op, a);
-  return a.shape();
-}
-Shape joined(const Shape& front, const Shape& back) {
-  std::vector<std::int64_t> sizes(front.begin(), front.end());
-  sizes.insert(sizes.end(), back.begin(), back.end());
-  return Shape(std::span<const std::int64_t>(sizes));
-}
 
 // U[0, 1) beside a parameter; 16-bit numbers are drawn in f32, so that tails have their digits.
 DType wide_of(const Tensor& beside) { return beside.dtype() == DType::f64 ? DType::f64 : DType::f32; }
 Tensor uniform(const Shape& shape, Generator& generator, const Tensor& beside) {
   return rand(shape, generator, beside.device(), wide_of(beside));
-}
-
-// value where it is, by the shape of `like`, else -inf.
-Tensor inside(const Tensor& log_density, const Tensor& is_inside) {
-  return where(is_inside, log_density, full({}, -kInf, log_density.device(), log_density.dtype()));
-}
-
-template <class D>
-Tensor detached(const D& d, Generator& generator, const Shape& shape) {
-  const NoGrad off;
-  return d.rsample(generator, shape).detach();
 }
 
 Tensor log_probs(const Categorical& c) {

@@ -1,47 +1,17 @@
 // Distributions made of gamma draws. Apart from the others: a program that uses those alone is linked without them.
 #include <cmath>
-#include <limits>
 #include <numbers>
-#include <vector>
 
 #include "autograd/autocast.h"
+#include "autograd/distribution_parts.h"
 #include "levin/autograd.h"
 #include "levin/distributions.h"
 
 namespace levin::distributions {
 namespace {
 
-// The common shape of parameters.
-Shape common(const char* op, const Tensor& a) {
-  check_float(op, a);
-  return a.shape();
-}
-Shape common(const char* op, const Tensor& a, const Tensor& b) {
-  check_float(op, a);
-  check_dtypes_meet(op, a, b);
-  check_same_device(op, a, b);
-  return broadcast_shapes(op, a.shape(), b.shape());
-}
-Shape joined(const Shape& front, const Shape& back) {
-  std::vector<std::int64_t> sizes(front.begin(), front.end());
-  sizes.insert(sizes.end(), back.begin(), back.end());
-  return Shape(std::span<const std::int64_t>(sizes));
-}
-
 // Draws whose logarithms go on into other functions keep f32's digits.
 Tensor widened(const Tensor& x) { return x.dtype() == DType::f64 ? x : x.to(DType::f32); }
-
-template <class D>
-Tensor detached(const D& d, Generator& generator, const Shape& shape) {
-  const NoGrad off;
-  return d.rsample(generator, shape).detach();
-}
-
-// -inf outside of the support. The densities are computed of 0.5 there, so that no NaN meets their zero gradient.
-Tensor inside(const Tensor& outside, const Tensor& log_density) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
-  return where(outside, full({}, -inf, log_density.device(), log_density.dtype()), log_density);
-}
 
 // The logarithm of the beta function.
 Tensor log_beta(const Tensor& a, const Tensor& b) { return lgamma(a) + lgamma(b) - lgamma(a + b); }
@@ -64,7 +34,7 @@ Tensor Gamma::log_prob(const Tensor& x) const {
   (void)common("Gamma", concentration, rate);
   check_defined("Gamma", x);
   const Tensor outside = lt(x, 0), y = rate * masked_fill(x, outside, 0.5);
-  return inside(outside, xlogy(concentration - 1, y) - y + (log(rate) - lgamma(concentration)));
+  return unless(xlogy(concentration - 1, y) - y + (log(rate) - lgamma(concentration)), outside);
 }
 Tensor Gamma::entropy() const {
   (void)common("Gamma", concentration, rate);
@@ -120,8 +90,9 @@ Tensor Beta::log_prob(const Tensor& x) const {
   (void)common("Beta", concentration1, concentration0);
   check_defined("Beta", x);
   const Tensor outside = logical_or(lt(x, 0), gt(x, 1)), y = masked_fill(x, outside, 0.5);
-  return inside(outside, xlogy(concentration1 - 1, y) + xlogy(concentration0 - 1, 1 - y) -
-                             log_beta(concentration1, concentration0));
+  return unless(
+      xlogy(concentration1 - 1, y) + xlogy(concentration0 - 1, 1 - y) - log_beta(concentration1, concentration0),
+      outside);
 }
 Tensor Beta::entropy() const {
   (void)common("Beta", concentration1, concentration0);
@@ -142,8 +113,9 @@ Tensor Dirichlet::log_prob(const Tensor& x) const {
   if (x.rank() < 1 || x.size(-1) != k)
     fail<ShapeError>("Dirichlet: values have shape ", x.shape(), ", expected ", k, " numbers in the last dimension");
   const Tensor outside = lt(x, 0), y = masked_fill(x, outside, 0.5);
-  return inside(any(outside, {-1}), lgamma(sum(concentration, {-1})) - sum(lgamma(concentration), {-1}) +
-                                        sum(xlogy(concentration - 1, y), {-1}));
+  return unless(lgamma(sum(concentration, {-1})) - sum(lgamma(concentration), {-1}) +
+                    sum(xlogy(concentration - 1, y), {-1}),
+                any(outside, {-1}));
 }
 Tensor Dirichlet::entropy() const {
   const Shape own = categories(*this);

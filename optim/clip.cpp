@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <typeinfo>
 
+#include "kernels/update/lists.cuh"
 #include "levin/stream.h"
 #include "optim/gradients.h"
 #include "optim/masters.h"

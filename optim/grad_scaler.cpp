@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "kernels/update/lists.cuh"
 #include "kernels/update/loss_scale.h"
 #include "levin/stream.h"
 #include "levin/warning.h"

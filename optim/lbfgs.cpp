@@ -2,6 +2,7 @@
 #include <cmath>
 #include <deque>
 
+#include "kernels/update/lists.cuh"
 #include "optim/options.h"
 #include "optim/updates.h"
 

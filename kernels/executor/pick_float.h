@@ -21,3 +21,18 @@
     base::template f<T>(on, args...);          \
   }
 #endif
+
+// LEVIN_PICK_F32(f): f32 has v3 and v4 code, other types base code alone.
+#if defined(LEVIN_X86_LEVELS) && LEVIN_X86_LEVELS
+#define LEVIN_PICK_F32(f)                                                     \
+  template <class... T, class... Args>                                        \
+  void f(const Cpu& on, const Args&... args) {                                \
+    if constexpr (kRunsAtV4<Args...>) {                                       \
+      if (on.level == CpuLevel::v4) return v4::template f<T...>(on, args...); \
+      if (on.level == CpuLevel::v3) return v3::template f<T...>(on, args...); \
+    }                                                                         \
+    base::template f<T...>(on, args...);                                      \
+  }
+#else
+#define LEVIN_PICK_F32(f) LEVIN_PICK(f)
+#endif

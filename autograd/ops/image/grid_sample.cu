@@ -8,7 +8,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/products/image_parts.h"
 #include "kernels/executor/dispatch.h"
-#include "kernels/image/grid_sample.cuh"
+#include "kernels/image/grid_sample_volume.cuh"
 #include "levin/autograd.h"
 #include "levin/extend.h"
 #include "levin/ops.h"

@@ -1,7 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "autograd/autocast.h"
 #include "tests/device.h"
@@ -105,6 +109,21 @@ TEST_CASE("every dtype converts to every other, and integers out of range satura
       CHECK(ones({3}, cpu, a).to(b).to(DType::f64).to_vector<double>() == std::vector<double>{1, 1, 1});
     }
   }
+}
+
+TEST_CASE("long rows of f32 become the bf16 numbers that single elements become: ties, NaN, infinities, subnormals") {
+  std::vector<float> values;
+  for (std::uint32_t upper = 0; upper < 65536; ++upper) {
+    for (const std::uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      values.push_back(std::bit_cast<float>(upper << 16 | lower));
+  }
+  values.push_back(1.5f);  // no whole register
+  const Tensor rounded = from_data(std::span<const float>(values), {static_cast<std::int64_t>(values.size())},
+                                   Device::cpu()).to(DType::bf16);
+  const std::vector<bf16> got = rounded.to_vector<bf16>();
+  std::size_t differ = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) differ += got[i].bits != bf16(values[i]).bits ? 1 : 0;
+  CHECK(differ == 0);
 }
 
 TEST_CASE("copy_, fill_, add_ and mul_ write through views, convert, and refuse what does not fit") {
