@@ -113,9 +113,9 @@ Tensor Dirichlet::log_prob(const Tensor& x) const {
   if (x.rank() < 1 || x.size(-1) != k)
     fail<ShapeError>("Dirichlet: values have shape ", x.shape(), ", expected ", k, " numbers in the last dimension");
   const Tensor outside = lt(x, 0), y = masked_fill(x, outside, 0.5);
-  return unless(lgamma(sum(concentration, {-1})) - sum(lgamma(concentration), {-1}) +
-                    sum(xlogy(concentration - 1, y), {-1}),
-                any(outside, {-1}));
+  return unless(
+      lgamma(sum(concentration, {-1})) - sum(lgamma(concentration), {-1}) + sum(xlogy(concentration - 1, y), {-1}),
+      any(outside, {-1}));
 }
 Tensor Dirichlet::entropy() const {
   const Shape own = categories(*this);

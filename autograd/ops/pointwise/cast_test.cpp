@@ -118,8 +118,9 @@ TEST_CASE("long rows of f32 become the bf16 numbers that single elements become:
       values.push_back(std::bit_cast<float>(upper << 16 | lower));
   }
   values.push_back(1.5f);  // no whole register
-  const Tensor rounded = from_data(std::span<const float>(values), {static_cast<std::int64_t>(values.size())},
-                                   Device::cpu()).to(DType::bf16);
+  const Tensor rounded =
+      from_data(std::span<const float>(values), {static_cast<std::int64_t>(values.size())}, Device::cpu())
+          .to(DType::bf16);
   const std::vector<bf16> got = rounded.to_vector<bf16>();
   std::size_t differ = 0;
   for (std::size_t i = 0; i < values.size(); ++i) differ += got[i].bits != bf16(values[i]).bits ? 1 : 0;
