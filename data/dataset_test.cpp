@@ -64,6 +64,23 @@ TEST_CASE("rows of tensors are gathered in any order, repeated, and one by one a
   CHECK_THROWS_AS((void)gathered(d, {0, -1}), IndexError);
 }
 
+TEST_CASE("fields of i8 and i16 are loaded as they are, by any number of workers") {
+  const DatasetRef d = tensor_dataset(
+      {of<std::int8_t>({-128, 1, -1, 127}, {4}), of<std::int16_t>({-32768, 2, -2, 3, 4, 5, 6, 32767}, {4, 2})});
+  const Tensors b = gathered(d, {3, 0});
+  CHECK(values<std::int8_t>(b[0]) == std::vector<std::int8_t>{127, -128});
+  CHECK(values<std::int16_t>(b[1]) == std::vector<std::int16_t>{6, 32767, -32768, 2});
+  for (const int workers : {0, 2}) {
+    DataLoader loader(d, {.batch_size = 2, .num_workers = workers});
+    std::vector<std::int16_t> shorts;
+    for (const Batch& batch : loader) {
+      const std::vector<std::int16_t> more = values<std::int16_t>(batch[1]);
+      shorts.insert(shorts.end(), more.begin(), more.end());
+    }
+    CHECK(shorts == std::vector<std::int16_t>{-32768, 2, -2, 3, 4, 5, 6, 32767});
+  }
+}
+
 TEST_CASE("views become rows of their own, fields of differing length are refused") {
   const Tensor x = of<float>({0, 1, 2, 3, 4, 5}, {2, 3});
   const DatasetRef d = tensor_dataset({as_strided(x, {3, 2}, Strides{{1, 3}}, 0)});

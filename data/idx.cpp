@@ -26,8 +26,8 @@ struct KnownType {
   FileType type;
 };
 constexpr KnownType kTypes[] = {
-    {0x08, {DType::u8, 1}},  {0x09, {DType::i32, 1, true}}, {0x0b, {DType::i32, 2, true}},
-    {0x0c, {DType::i32, 4}}, {0x0d, {DType::f32, 4}},       {0x0e, {DType::f64, 8}},
+    {0x08, {DType::u8, 1}},  {0x09, {DType::i8, 1}},  {0x0b, {DType::i16, 2}},
+    {0x0c, {DType::i32, 4}}, {0x0d, {DType::f32, 4}}, {0x0e, {DType::f64, 8}},
 };
 
 struct Header {

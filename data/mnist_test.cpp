@@ -77,10 +77,10 @@ TEST_CASE("IDX files of every type read, plain and gzipped, big-endian") {
     CHECK(values<std::uint8_t>(x) == std::vector<std::uint8_t>{0, 1, 2, 3, 4, 255});
   });
   both(idx(9, {2}, "\x80\x7f"), [](const Tensor& x) {
-    CHECK(values<std::int32_t>(x) == std::vector<std::int32_t>{-128, 127});
+    CHECK(values<std::int8_t>(x) == std::vector<std::int8_t>{-128, 127});
   });
   both(idx(11, {2}, std::string("\xff\xfe\x01\x02", 4)), [](const Tensor& x) {
-    CHECK(values<std::int32_t>(x) == std::vector<std::int32_t>{-2, 258});
+    CHECK(values<std::int16_t>(x) == std::vector<std::int16_t>{-2, 258});
   });
   both(idx(12, {1}, std::string("\0\0\1\2", 4)),
        [](const Tensor& x) { CHECK(values<std::int32_t>(x) == std::vector<std::int32_t>{258}); });
@@ -162,7 +162,7 @@ TEST_CASE("images and labels must fit each other and be digits") {
   CHECK(contains(refused(images, idx(8, {2}, "\1\x0a")), "label 1 is 10, expected 0 to 9"));
   CHECK(contains(refused(idx(8, {2, 28, 27}, std::string(2 * 756, 'x')), idx(8, {2}, "\1\2")),
                  "expected u8 [N, 28, 28]"));
-  CHECK(contains(refused(images, idx(9, {2}, "\1\2")), "labels are i32"));
+  CHECK(contains(refused(images, idx(9, {2}, "\1\2")), "labels are i8"));
   CHECK(!has_mnist(folder.path(), Split::train));
   CHECK(has_mnist(folder.path(), Split::test));
   CHECK_THROWS_AS((void)mnist(folder.path(), Split::train), FileError);

@@ -17,7 +17,8 @@ namespace {
 using namespace levin::dist;
 using std::int64_t;
 
-constexpr DType kAll[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
+constexpr DType kAll[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32,
+                          DType::i64, DType::u8,  DType::i8,  DType::i16};
 
 void require(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error(what);
@@ -86,10 +87,11 @@ void check_type(ProcessGroup& g, Device device, const std::vector<int64_t>& size
   const int me = g.rank(), ranks = g.size();
   const bool power = std::has_single_bit(static_cast<unsigned>(ranks));
   const std::string type = name(dtype_of<T>);
+  constexpr bool combines = !is_storage(dtype_of<T>);  // the others are moved alone
   for (const int64_t n : sizes) {
     const std::string size = " " + type + "[" + std::to_string(n) + "]";
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max}) {
-      if (op == ReduceOp::average && std::is_integral_v<T>) continue;
+      if (!combines || (op == ReduceOp::average && std::is_integral_v<T>)) continue;
       if (op != ReduceOp::sum && n > 10000) continue;
       for (const ReduceOrder order : {ReduceOrder::fast, ReduceOrder::tree}) {
         if (order == ReduceOrder::tree && !power) continue;
@@ -133,11 +135,13 @@ void check_type(ProcessGroup& g, Device device, const std::vector<int64_t>& size
     const Tensor place = from_data(start, {ranks, n}, device);
     g.all_gather(place, as_strided(place, {n}, {1}, me * n)).wait();
     expect(place, all, "all_gather in place" + size);
-    const Tensor scattered = from_data(values<T>(me, n * ranks), {n * ranks}, device);
-    g.reduce_scatter(as_strided(scattered, {n}, {1}, me * n), scattered).wait();
-    const std::vector<T> whole = reduced<T>(ranks, n * ranks, ReduceOp::sum);
-    expect(as_strided(scattered, {n}, {1}, me * n).clone(),
-           std::vector<T>(whole.begin() + me * n, whole.begin() + (me + 1) * n), "reduce_scatter in place" + size);
+    if (combines) {
+      const Tensor scattered = from_data(values<T>(me, n * ranks), {n * ranks}, device);
+      g.reduce_scatter(as_strided(scattered, {n}, {1}, me * n), scattered).wait();
+      const std::vector<T> whole = reduced<T>(ranks, n * ranks, ReduceOp::sum);
+      expect(as_strided(scattered, {n}, {1}, me * n).clone(),
+             std::vector<T>(whole.begin() + me * n, whole.begin() + (me + 1) * n), "reduce_scatter in place" + size);
+    }
     const Tensor to = empty({n * ranks}, device, dtype_of<T>);
     g.all_to_all(to, from_data(values<T>(me, n * ranks), {n * ranks}, device)).wait();
     std::vector<T> crossed;
@@ -204,6 +208,8 @@ void check_collectives(ProcessGroup& g, Device device) {
     if (dtype == DType::i32) check_type<std::int32_t>(g, device, sizes);
     if (dtype == DType::i64) check_type<std::int64_t>(g, device, sizes);
     if (dtype == DType::u8) check_type<std::uint8_t>(g, device, sizes);
+    if (dtype == DType::i8) check_type<std::int8_t>(g, device, sizes);
+    if (dtype == DType::i16) check_type<std::int16_t>(g, device, sizes);
   }
   const Tensor any = tensor({g.rank() == 0, false, true}, device);
   g.all_reduce(any, ReduceOp::max).wait();

@@ -63,6 +63,9 @@ void check_reduce(const char* op, const Tensor& t, ReduceOp reduce, ReduceOrder 
   if (static_cast<unsigned>(order) > static_cast<unsigned>(ReduceOrder::tree)) {
     fail<ConfigError>(op, ": there is no ReduceOrder ", static_cast<int>(order));
   }
+  if (is_storage(t.dtype())) {
+    fail<DTypeError>(op, ": tensors of ", t.dtype(), " are moved and not computed with; reduce to(DType::i32)");
+  }
   if (t.dtype() == DType::b8 && (reduce == ReduceOp::sum || reduce == ReduceOp::average)) {
     fail<DTypeError>(op, ": bool tensors have min (and) and max (or), not ", name_of(reduce));
   }

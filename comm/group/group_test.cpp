@@ -25,6 +25,13 @@ TEST_CASE("a group refuses wrong arguments before any rank is told") {
   CHECK_THROWS_WITH_AS(static_cast<void>(g.all_reduce(across)), doctest::Contains("contiguous"), ShapeError);
   CHECK_THROWS_AS(static_cast<void>(g.all_reduce(bools)), DTypeError);
   CHECK_THROWS_AS(static_cast<void>(g.all_reduce(ints, ReduceOp::average)), DTypeError);
+  for (const DType stored : {DType::i8, DType::i16}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max}) {
+      CHECK_THROWS_WITH_AS(static_cast<void>(g.all_reduce(empty({3}, cpu, stored), op)),
+                           doctest::Contains("are moved and not computed with; reduce to(DType::i32)"), DTypeError);
+    }
+    CHECK_THROWS_AS(static_cast<void>(g.reduce_scatter(empty({1}, cpu, stored), empty({3}, cpu, stored))), DTypeError);
+  }
   CHECK_THROWS_WITH_AS(static_cast<void>(g.all_reduce(f({3}), ReduceOp::sum, ReduceOrder::tree)),
                        doctest::Contains("a power of two of ranks, the group has 3"), ConfigError);
   CHECK_THROWS_AS(static_cast<void>(g.all_reduce(f({3}), static_cast<ReduceOp>(9))), ConfigError);

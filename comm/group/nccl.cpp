@@ -54,6 +54,7 @@ void pause_before(int poll) {
   std::this_thread::sleep_for(kPause);
 }
 
+// i16 travels as bytes: NCCL has no such type.
 nccl::Type type_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return nccl::Type::f32;
@@ -63,7 +64,9 @@ nccl::Type type_of(DType dtype) {
     case DType::i32: return nccl::Type::i32;
     case DType::i64: return nccl::Type::i64;
     case DType::u8:
-    case DType::b8: break;
+    case DType::b8:
+    case DType::i8:
+    case DType::i16: break;
   }
   return nccl::Type::u8;
 }
@@ -375,8 +378,9 @@ class NcclGroup final : public ProcessGroup {
   nccl::Result enqueue(const Call& call, nccl::Comm comm, std::byte* out, const std::byte* in) const {
     const nccl::Library& n = communicator_->nccl();
     nccl::Stream const stream = stream_.handle();
-    const auto count = static_cast<std::size_t>(call.count);
     const DType dtype = (call.out.defined() ? call.out : call.in).dtype();
+    const std::size_t bytes_each = dtype == DType::i16 ? itemsize(dtype) : 1;  // of an element that travels as bytes
+    const std::size_t count = static_cast<std::size_t>(call.count) * bytes_each;
     const nccl::Type type = type_of(dtype);
     const nccl::Reduce reduce = reduce_of(call.reduce);
     switch (call.op) {
@@ -390,7 +394,7 @@ class NcclGroup final : public ProcessGroup {
       case Collective::all_to_all: break;
       case Collective::text: return nccl::Result::success;
     }
-    const std::size_t slice = count * itemsize(dtype);
+    const std::size_t slice = static_cast<std::size_t>(call.count) * itemsize(dtype);
     nccl::Result result = n.ncclGroupStart();
     if (!begun(result)) return result;
     for (int r = 0; r < size(); ++r) {

@@ -136,6 +136,8 @@ void choose(DType dtype, ReduceOp op, const Run& run) {
     case DType::i64: return with(std::int64_t{});
     case DType::u8:
     case DType::b8: return with(std::uint8_t{});
+    case DType::i8:
+    case DType::i16: break;  // refused before: check_reduce
   }
 }
 

@@ -35,7 +35,9 @@ NamedTensors some() {
   return {{"w", tensor<float>({2, 3}, DType::f32, {1, 2, 3, 4, 5, 6})},
           {"layer/b", tensor<std::int64_t>({}, DType::i64, {-7})},
           {"\u00e9", tensor<std::uint8_t>({0, 5}, DType::u8, {})},
-          {"flags", tensor<std::uint8_t>({3}, DType::b8, {1, 0, 1})}};
+          {"flags", tensor<std::uint8_t>({3}, DType::b8, {1, 0, 1})},
+          {"bytes", tensor<std::int8_t>({2}, DType::i8, {-128, 127})},
+          {"sound", tensor<std::int16_t>({1, 2}, DType::i16, {-32768, 32767})}};
 }
 std::string bytes_of(const NamedTensors& tensors, NpzPacking packing, std::uint64_t zip64_from = 0xffffffff) {
   std::string out;
@@ -78,7 +80,7 @@ TEST_CASE("arrays that NumPy wrote read with their names, dtypes and values, sto
     CHECK(read[0].second.shape() == Shape{2, 3});
     CHECK(values<float>(read[0].second) == std::vector<float>{0, 1, 2, 3, 4, 5});
     CHECK(read[1].first == "layer/bias");
-    CHECK(values<std::int32_t>(read[1].second) == std::vector<std::int32_t>{-1, 300});  // int16
+    CHECK(values<std::int16_t>(read[1].second) == std::vector<std::int16_t>{-1, 300});
     CHECK(read[2].first == "scalar");
     CHECK(read[2].second.shape() == Shape{});
     CHECK(values<double>(read[2].second) == std::vector<double>{2.5});

@@ -132,8 +132,9 @@ std::vector<Section> parse(std::span<const std::byte> bytes, const std::string& 
     s.offset = reader.number<std::uint64_t>();
     s.bytes = reader.number<std::uint64_t>();
     const std::string at = where + ": section " + text(static_cast<std::int64_t>(i));
-    if (dtype > static_cast<std::uint8_t>(DType::b8) || rank > kMaxRank)
-      fail<FormatError>(at, ": dtype ", int{dtype}, " and rank ", int{rank}, ", expected at most 7 and ", kMaxRank);
+    if (dtype >= kDTypeCount || rank > kMaxRank)
+      fail<FormatError>(at, ": dtype ", int{dtype}, " and rank ", int{rank}, ", expected at most ", kDTypeCount - 1,
+                        " and ", kMaxRank);
     s.dtype = static_cast<DType>(dtype);
     s.hash = text_of({reader.take(kHash), kHash});
     std::array<std::int64_t, kMaxRank> sizes{};

@@ -85,8 +85,10 @@ TEST_CASE("a shared store gives the tensors as views of one mapping, of any shap
   Generator gen(1);
   const Tensor x = rand({3, 4}, gen, Device::cpu());
   const SharedStore store = SharedStore::create({x, numbers(5), transpose(x, 0, 1), empty({0, 2}, Device::cpu()),
-                                                 tensor({true, false}, Device::cpu()), full({}, 2.5, Device::cpu())});
-  CHECK(store.size() == 6);
+                                                 tensor({true, false}, Device::cpu()), full({}, 2.5, Device::cpu()),
+                                                 tensor({std::int8_t{-128}, std::int8_t{127}}, Device::cpu()),
+                                                 tensor({std::int16_t{-32768}, std::int16_t{32767}}, Device::cpu())});
+  CHECK(store.size() == 8);
   const Tensors all = store.views();
   CHECK(all[0].to_vector<float>() == x.to_vector<float>());
   CHECK(all[1].to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 2, 3, 4});
@@ -95,9 +97,11 @@ TEST_CASE("a shared store gives the tensors as views of one mapping, of any shap
   CHECK(all[3].shape() == Shape{0, 2});
   CHECK(all[4].to_vector<bool>() == std::vector<bool>{true, false});
   CHECK(all[5].item<double>() == 2.5);
+  CHECK(all[6].to_vector<std::int8_t>() == std::vector<std::int8_t>{-128, 127});
+  CHECK(all[7].to_vector<std::int16_t>() == std::vector<std::int16_t>{-32768, 32767});
   CHECK(store.view(0).data<float>() == all[0].data<float>());
   CHECK_NOTHROW(store.verify());
-  CHECK_THROWS_AS((void)store.view(6), IndexError);
+  CHECK_THROWS_AS((void)store.view(8), IndexError);
   CHECK_THROWS_AS((void)store.view(-1), IndexError);
   CHECK_THROWS_AS((void)SharedStore::create({Tensor()}), StateError);
   CHECK_THROWS_AS((void)SharedStore::create({empty({2}, Device::meta())}), UnsupportedError);
@@ -360,13 +364,13 @@ TEST_CASE("a store's table that lies about sizes is refused") {
     std::memcpy(bad.table.data() + at, &value, sizeof value);
     return bad;
   };
-  CHECK_THROWS_AS((void)parse(lie(0, ~std::uint32_t{0})), FormatError);  // the name's length
-  CHECK_THROWS_AS((void)parse(lie(4, std::uint8_t{8})), FormatError);    // dtype
-  CHECK_THROWS_AS((void)parse(lie(5, std::uint8_t{9})), FormatError);    // rank
-  CHECK_THROWS_AS((void)parse(lie(8, ~std::uint64_t{7})), FormatError);  // offset
-  CHECK_THROWS_AS((void)parse(lie(8, std::uint64_t{3})), FormatError);   // an offset that is not aligned
-  CHECK_THROWS_AS((void)parse(lie(16, std::uint64_t{8})), FormatError);  // bytes
-  CHECK_THROWS_AS((void)parse(lie(56, std::int64_t{-1})), FormatError);  // a size
+  CHECK_THROWS_AS((void)parse(lie(0, ~std::uint32_t{0})), FormatError);          // the name's length
+  CHECK_THROWS_AS((void)parse(lie(4, std::uint8_t{kDTypeCount})), FormatError);  // dtype
+  CHECK_THROWS_AS((void)parse(lie(5, std::uint8_t{9})), FormatError);            // rank
+  CHECK_THROWS_AS((void)parse(lie(8, ~std::uint64_t{7})), FormatError);          // offset
+  CHECK_THROWS_AS((void)parse(lie(8, std::uint64_t{3})), FormatError);           // an offset that is not aligned
+  CHECK_THROWS_AS((void)parse(lie(16, std::uint64_t{8})), FormatError);          // bytes
+  CHECK_THROWS_AS((void)parse(lie(56, std::int64_t{-1})), FormatError);          // a size
   std::vector<std::byte> bytes(good.bytes);
   store::write(good, tensors, bytes.data());
   CHECK_THROWS_WITH_AS((void)store::parse(bytes, "x"), doctest::Contains("not complete"), FormatError);

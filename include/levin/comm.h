@@ -23,8 +23,9 @@
 
 namespace levin::dist {
 
-// How the elements of ranks are combined. average is sum / size, of floats alone; bool has min and max alone. Sums of
-// integers wrap. min and max of NaN are NaN, except by NCCL. 16-bit elements are added in f32 on the CPU.
+// How the elements of ranks are combined. average is sum / size, of floats alone; bool has min and max alone. i8 and
+// i16 are moved and not combined (DTypeError). Sums of integers wrap. min and max of NaN are NaN, except by NCCL.
+// 16-bit floats are added in f32 on the CPU.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
 // The order of a reduction's additions. fast: what the backend does best. tree: the fixed binary tree over ranks,

@@ -437,7 +437,7 @@ struct NamedLoader {
 
 // ---- Digits. IDX files: http://yann.lecun.com/exdb/mnist, plain or gzip.
 enum class Split : std::uint8_t { train, test };
-// One IDX file: u8, i32, f32 and f64 as they are, int8 and int16 as i32. Throws FormatError with file, actual and
+// One IDX file: u8, i8, i16, i32, f32 or f64. Throws FormatError with file, actual and
 // expected value.
 [[nodiscard]] LEVIN_API Tensor load_idx(const std::string& path);
 // MNIST from `dir`: train-images-idx3-ubyte and the like, with or without .gz. Sample: {f32 [1, 28, 28], i64 []}.

@@ -17,8 +17,9 @@
 
 namespace levin {
 
-enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, b8 };  // b8 is bool, one byte an element
-inline constexpr int kDTypeCount = 8;
+// b8 is bool, one byte an element. i8 and i16 are storage: see is_storage. Files hold the numbers: new dtypes go last.
+enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, b8, i8, i16 };
+inline constexpr int kDTypeCount = 10;
 
 namespace detail {
 // x as a float whose last bit is set when x does not fit ("round to odd"): rounding that to 16 bits then gives what
@@ -111,14 +112,16 @@ struct bf16 {
   friend constexpr bool operator==(bf16 a, bf16 b) { return static_cast<float>(a) == static_cast<float>(b); }
 };
 
-// f32, f64, f16, bf16; i32, i64, u8; bytes an element.
+// f32, f64, f16, bf16; i32, i64, u8, i8, i16; bytes an element.
 [[nodiscard]] constexpr bool is_float(DType t) { return t <= DType::bf16; }
-[[nodiscard]] constexpr bool is_integer(DType t) { return t == DType::i32 || t == DType::i64 || t == DType::u8; }
+[[nodiscard]] constexpr bool is_integer(DType t) { return t > DType::bf16 && t != DType::b8; }
+// i8, i16: ops move, compare and convert them. What computes refuses them; to(DType::i32) is the way there.
+[[nodiscard]] constexpr bool is_storage(DType t) { return t == DType::i8 || t == DType::i16; }
 [[nodiscard]] constexpr std::size_t itemsize(DType t) {
   // Binary logarithms of two bits each: a table would be written to the stack at every call.
-  return std::size_t{1} << (0b00'00'11'10'01'01'11'10u >> 2 * static_cast<int>(t) & 3u);
+  return std::size_t{1} << (0b01'00'00'00'11'10'01'01'11'10u >> 2 * static_cast<int>(t) & 3u);
 }
-[[nodiscard]] LEVIN_API const char* name(DType t);  // "f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"
+[[nodiscard]] LEVIN_API const char* name(DType t);  // "f32", ..., "i64", "u8", "bool", "i8", "i16"
 [[nodiscard]] inline std::string text(DType t) { return name(t); }
 
 // The distance from 1 to the next number: 2^-23, 2^-52, 2^-10, 2^-7. Throws DTypeError for integers and bool.
@@ -158,6 +161,14 @@ struct DTypeOf<std::uint8_t> {
 template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::b8;
+};
+template <>
+struct DTypeOf<std::int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct DTypeOf<std::int16_t> {
+  static constexpr DType value = DType::i16;
 };
 }  // namespace detail
 

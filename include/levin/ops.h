@@ -7,7 +7,9 @@
 //   others it has none;
 // - takes f32, f64, f16 and bf16, called floats below. "Numbers" are floats, i32, i64 and u8; "every dtype" is numbers
 //   and bool. Kernels compute 16-bit floats in f32 and round once; integers wrap around. Autocast (levin/autograd.h)
-//   changes the dtype that an op runs in.
+//   changes the dtype that an op runs in;
+// - refuses i8 and i16 unless it makes, moves, converts or compares elements: factories, casts, copies, views, joins,
+//   reads and writes by index or mask, comparisons, where, nonzero, any and all take them as "every dtype".
 //
 // Errors are thrown before anything is computed:
 //   DTypeError        operands of different dtypes, or a C++ number that the tensor's dtype does not hold

@@ -1,7 +1,7 @@
 // Tensors in files: NumPy's .npy and safetensors, readable by Python's packages; files written whole or not at all.
 //
 // Readers check everything against the file's size before they allocate: a file costs at most twenty times its own size
-// (a safetensors header of names alone; with data 4 times, as int8 becomes i32). A file with other content than
+// (a safetensors header of names alone; with data twice, as uint16 becomes i32). A file with other content than
 // expected throws FormatError with file, tensor, actual and expected value; one that cannot be opened, read or written
 // throws FileError.
 #pragma once
@@ -19,7 +19,7 @@
 namespace levin {
 
 // ---- .npy: one array. Versions 1 to 3, both byte orders, C and Fortran order (result: dense, row-major, on cpu).
-// int8, int16 and uint16 are read as i32, uint32 as i64; uint64, complex, text, object and structured arrays throw.
+// uint16 is read as i32, uint32 as i64; uint64, complex, text, object and structured arrays throw.
 [[nodiscard]] LEVIN_API Tensor load_npy(const std::string& path);
 // Version 1.0, byte for byte what numpy.save writes. Throws DTypeError for bf16, which NumPy does not have.
 LEVIN_API void save_npy(const std::string& path, const Tensor& x);
@@ -34,7 +34,7 @@ struct TensorFile {
 struct SafetensorsLimits {
   std::size_t header_bytes = std::size_t{16} << 20;  // at most 100 MB; ConfigError beyond
 };
-// All tensors on cpu. Narrow integers are widened as by load_npy. Throws FormatError unless names are unique, valid
+// All tensors on cpu. uint16 and uint32 are widened as by load_npy. Throws FormatError unless names are unique, valid
 // UTF-8 of at most 512 bytes, and the tensors' bytes lie end to end, without gap or overlap, up to the end of the file.
 [[nodiscard]] LEVIN_API TensorFile load_safetensors(const std::string& path, SafetensorsLimits limits = {});
 // Written by write_file_atomically; tensors ordered as the reference implementation does (dtype, then name).

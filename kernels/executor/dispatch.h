@@ -29,6 +29,10 @@ inline constexpr Types<float, double> kWideFloats{};
 inline constexpr Types<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t> kNumbers{};
 inline constexpr Types<std::int32_t, std::int64_t, std::uint8_t> kIntegers{};
 inline constexpr Types<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t, bool> kAll{};
+// With what is stored alone, for ops that move elements: kernels::Bits or an instance for each size serves them.
+inline constexpr Types<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t, bool, std::int8_t,
+                       std::int16_t>
+    kMoved{};
 inline constexpr Types<bool> kBool{};
 inline constexpr Types<std::int64_t> kIndex{};
 
@@ -45,12 +49,14 @@ template <class T>
 
 template <class... T>
 [[noreturn, gnu::noinline, gnu::cold]] void fail_unsupported(const OpInfo& info, const Tensor& x, Types<T...>) {
-  if (x.device().launches())
+  const bool stored = is_storage(x.dtype());
+  if (x.device().launches() && !stored)
     fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(),
                            "; has no kernel for it, use to(Device::cpu())");
   std::string has;
   ((has += (has.empty() ? "" : ", ") + std::string(name(dtype_of<T>))), ...);
-  fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has);
+  fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has,
+                         stored ? "; convert with to(DType::i32)" : "");
 }
 
 // Calls f(Cpu, T{}) or f(Gpu, T{}) for the T that is x's dtype, by x's device; a call that f does not accept means that

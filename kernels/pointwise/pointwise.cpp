@@ -50,6 +50,7 @@ void spread(const char* from, int width, char* to, std::int64_t n) {
   };
   if (width == 8) run(std::uint64_t{});
   if (width == 4) run(std::uint32_t{});
+  if (width == 2) run(std::uint16_t{});
   if (width == 1) run(std::uint8_t{});
 }
 

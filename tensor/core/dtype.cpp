@@ -3,7 +3,7 @@
 namespace levin {
 
 const char* name(DType t) {
-  constexpr const char* names[kDTypeCount] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
+  constexpr const char* names[kDTypeCount] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool", "i8", "i16"};
   return names[static_cast<int>(t)];
 }
 

@@ -142,7 +142,19 @@ TEST_CASE("dtypes know size, kind, name and distance behind one") {
   CHECK(!is_float(DType::i32));
   CHECK(is_integer(DType::u8));
   CHECK(!is_integer(DType::b8));
-  const std::string names[] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
+  CHECK(is_integer(DType::i8));
+  CHECK(is_integer(DType::i16));
+  CHECK(!is_integer(DType::bf16));
+  CHECK(!is_float(DType::i8));
+  CHECK(is_storage(DType::i16));
+  CHECK(!is_storage(DType::u8));
+  const std::size_t sizes[] = {4, 8, 2, 2, 4, 8, 1, 1, 1, 2};
+  for (int i = 0; i < kDTypeCount; ++i) CHECK(itemsize(static_cast<DType>(i)) == sizes[i]);
+  // Files hold the numbers.
+  CHECK(static_cast<int>(DType::b8) == 7);
+  CHECK(static_cast<int>(DType::i8) == 8);
+  CHECK(static_cast<int>(DType::i16) == 9);
+  const std::string names[] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool", "i8", "i16"};
   for (int i = 0; i < kDTypeCount; ++i) CHECK(name(static_cast<DType>(i)) == names[i]);
   CHECK(epsilon(DType::f16) == static_cast<double>(static_cast<float>(from_bits<f16>(0x3c01)) - 1.f));
   CHECK(epsilon(DType::bf16) == static_cast<double>(static_cast<float>(from_bits<bf16>(0x3f81)) - 1.f));

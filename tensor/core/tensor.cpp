@@ -105,6 +105,8 @@ Scalar Tensor::item_scalar(const std::source_location& where) const {
     case DType::i64: return *host.data<std::int64_t>();
     case DType::u8: return *host.data<std::uint8_t>();
     case DType::b8: return *host.data<bool>();
+    case DType::i8: return *host.data<std::int8_t>();
+    case DType::i16: return *host.data<std::int16_t>();
   }
   return 0;
 }

@@ -399,10 +399,6 @@ Tensor read_tensor(Source& source, const std::string& where, std::uint64_t offse
     if (swap) swap_bytes(chunk.data(), n, type.width);
     if (type.dtype == DType::i64) {
       widen<std::uint32_t>(chunk.data(), reinterpret_cast<std::int64_t*>(to) + done, n);
-    } else if (type.width == 1) {
-      widen<std::int8_t>(chunk.data(), reinterpret_cast<std::int32_t*>(to) + done, n);
-    } else if (type.is_signed) {
-      widen<std::int16_t>(chunk.data(), reinterpret_cast<std::int32_t*>(to) + done, n);
     } else {
       widen<std::uint16_t>(chunk.data(), reinterpret_cast<std::int32_t*>(to) + done, n);
     }

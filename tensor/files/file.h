@@ -70,11 +70,10 @@ class MemorySource final : public Source {
 // content_hash of all bytes of the source, read in small parts.
 [[nodiscard]] std::string content_hash_of(Source& source);
 
-// An element type of a file; types that Levin lacks are read into a wider one.
+// An element type of a file; 16- and 32-bit unsigned integers, which Levin lacks, are read into wider ones.
 struct FileType {
   DType dtype = DType::f32;  // of the tensor
   std::uint8_t width = 4;    // bytes in the file
-  bool is_signed = false;    // of the integers that are widened
   [[nodiscard]] bool widened() const { return width != itemsize(dtype); }
 };
 

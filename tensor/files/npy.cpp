@@ -126,10 +126,9 @@ class HeaderParser {
       FileType type;
     };
     static constexpr Known kTypes[] = {
-        {"f4", {DType::f32, 4}},        {"f8", {DType::f64, 8}},        {"f2", {DType::f16, 2}},
-        {"i4", {DType::i32, 4}},        {"i8", {DType::i64, 8}},        {"u1", {DType::u8, 1}},
-        {"b1", {DType::b8, 1}},         {"i1", {DType::i32, 1, true}},  {"i2", {DType::i32, 2, true}},
-        {"u2", {DType::i32, 2, false}}, {"u4", {DType::i64, 4, false}},
+        {"f4", {DType::f32, 4}}, {"f8", {DType::f64, 8}}, {"f2", {DType::f16, 2}}, {"i4", {DType::i32, 4}},
+        {"i8", {DType::i64, 8}}, {"u1", {DType::u8, 1}},  {"b1", {DType::b8, 1}},  {"i1", {DType::i8, 1}},
+        {"i2", {DType::i16, 2}}, {"u2", {DType::i32, 2}}, {"u4", {DType::i64, 4}},
     };
     const std::string_view descr = *descr_;
     const char order = descr.empty() ? '\0' : descr.front();
@@ -173,6 +172,8 @@ const char* code_of(const Tensor& x, const std::string& what) {
     case DType::i64: return "<i8";
     case DType::u8: return "|u1";
     case DType::b8: return "|b1";
+    case DType::i8: return "|i1";
+    case DType::i16: return "<i2";
     case DType::bf16: break;
   }
   fail<DTypeError>(what, ": NumPy has no bf16; convert with to(DType::f32), or use save_safetensors");

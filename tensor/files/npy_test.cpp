@@ -74,7 +74,8 @@ TEST_CASE("a view is saved as the values it shows") {
 
 TEST_CASE("every dtype NumPy has comes back from a file bit for bit") {
   const TemporaryFolder folder;
-  for (const DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::u8, DType::b8}) {
+  for (const DType t :
+       {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::u8, DType::b8, DType::i8, DType::i16}) {
     for (const Shape& shape : {Shape{}, Shape{5}, Shape{2, 0, 3}, Shape{2, 3, 4}, Shape{1, 1, 1, 1, 1, 1, 1, 1}}) {
       Tensor x = empty(shape, Device::cpu(), t);
       auto bytes = detail::bytes_of(x);
@@ -118,24 +119,30 @@ TEST_CASE("Fortran order becomes row-major, big-endian becomes little-endian") {
   CHECK(d.data<double>()[0] == 1.0);
 }
 
-TEST_CASE("narrow and unsigned integers are widened without loss") {
+TEST_CASE("signed integers keep their width, unsigned ones are widened without loss") {
   const auto i32 = [](const Tensor& x) { return values<std::int32_t>(x); };
-  CHECK(i32(parsed(npy("{'descr': '|i1', 'fortran_order': False, 'shape': (2,), }", "\x80\x7f"))) ==
-        std::vector<std::int32_t>{-128, 127});
-  CHECK(i32(parsed(npy("{'descr': '<i2', 'fortran_order': False, 'shape': (1,), }", std::string("\0\x80", 2)))) ==
-        std::vector<std::int32_t>{-32768});
+  const std::string bytes = npy("{'descr': '|i1', 'fortran_order': False, 'shape': (2,), }", "\x80\x7f"),
+                    shorts = npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }",
+                                 std::string("\0\x80\xff\x7f", 4));
+  CHECK(values<std::int8_t>(parsed(bytes)) == std::vector<std::int8_t>{-128, 127});
+  CHECK(values<std::int16_t>(parsed(shorts)) == std::vector<std::int16_t>{-32768, 32767});
+  const TemporaryFolder folder;
+  for (const std::string& file : {bytes, shorts}) {
+    save_npy(folder / "x.npy", parsed(file));
+    CHECK(read_file(folder / "x.npy", 1000) == file);
+  }
   CHECK(i32(parsed(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (1,), }", "\xff\xff"))) ==
         std::vector<std::int32_t>{65535});
-  CHECK(i32(parsed(npy("{'descr': '>i2', 'fortran_order': False, 'shape': (1,), }", "\xff\xfe"))) ==
-        std::vector<std::int32_t>{-2});
+  CHECK(values<std::int16_t>(parsed(npy("{'descr': '>i2', 'fortran_order': False, 'shape': (1,), }", "\xff\xfe"))) ==
+        std::vector<std::int16_t>{-2});
   CHECK(values<std::int64_t>(parsed(npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1,), }",
                                         "\xff\xff\xff\xff"))) == std::vector<std::int64_t>{4294967295});
   // More than one block of the conversion.
-  std::string many(200001, '\1');
+  std::string many(400002, '\1');
   many.back() = '\xff';
-  const Tensor x = parsed(npy("{'descr': '|i1', 'fortran_order': False, 'shape': (200001,), }", many));
-  CHECK(x.data<std::int32_t>()[131072] == 1);
-  CHECK(x.data<std::int32_t>()[200000] == -1);
+  const Tensor x = parsed(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (200001,), }", many));
+  CHECK(x.data<std::int32_t>()[131072] == 0x0101);
+  CHECK(x.data<std::int32_t>()[200000] == 0xff01);
 }
 
 TEST_CASE("dtypes that are not numbers are refused by their name") {

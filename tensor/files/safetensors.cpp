@@ -29,10 +29,9 @@ struct KnownType {
   FileType type;
 };
 constexpr KnownType kTypes[] = {
-    {"F32", {DType::f32, 4}},       {"F64", {DType::f64, 8}},        {"F16", {DType::f16, 2}},
-    {"BF16", {DType::bf16, 2}},     {"I32", {DType::i32, 4}},        {"I64", {DType::i64, 8}},
-    {"U8", {DType::u8, 1}},         {"BOOL", {DType::b8, 1}},        {"I8", {DType::i32, 1, true}},
-    {"I16", {DType::i32, 2, true}}, {"U16", {DType::i32, 2, false}}, {"U32", {DType::i64, 4, false}},
+    {"F32", {DType::f32, 4}}, {"F64", {DType::f64, 8}}, {"F16", {DType::f16, 2}}, {"BF16", {DType::bf16, 2}},
+    {"I32", {DType::i32, 4}}, {"I64", {DType::i64, 8}}, {"U8", {DType::u8, 1}},   {"BOOL", {DType::b8, 1}},
+    {"I8", {DType::i8, 1}},   {"I16", {DType::i16, 2}}, {"U16", {DType::i32, 2}}, {"U32", {DType::i64, 4}},
 };
 std::string_view code_of(DType t) {
   return std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -300,9 +299,9 @@ std::string json_string(std::string_view s) {
 
 // Place of a dtype in the reference implementation's order of files: wide ones first.
 int rank_of(DType t) {
-  constexpr int kRanks[kDTypeCount] = {/*f32*/ 2, /*f64*/ 1, /*f16*/ 5, /*bf16*/ 4,
-                                       /*i32*/ 3, /*i64*/ 0, /*u8*/ 6,
-                                       /*bool*/ 7};
+  constexpr int kRanks[kDTypeCount] = {/*f32*/ 2,  /*f64*/ 1, /*f16*/ 5, /*bf16*/ 4,
+                                       /*i32*/ 3,  /*i64*/ 0, /*u8*/ 8,
+                                       /*bool*/ 9, /*i8*/ 7,  /*i16*/ 6};
   return kRanks[static_cast<int>(t)];
 }
 

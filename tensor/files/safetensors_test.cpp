@@ -96,6 +96,17 @@ TEST_CASE("tensors of every dtype come back from a file bit for bit, and views a
   }
 }
 
+TEST_CASE("a file has its tensors by falling width, signed integers before unsigned ones and these before bools") {
+  const TemporaryFolder folder;
+  NamedTensors tensors;
+  for (int t = 0; t < kDTypeCount; ++t)
+    tensors.emplace_back(text(static_cast<DType>(t)), filled({1}, static_cast<DType>(t)));
+  save_safetensors(folder / "x", tensors);
+  std::string order;
+  for (const auto& [name, x] : load_safetensors(folder / "x").tensors) order += name + " ";
+  CHECK(order == "i64 f64 f32 i32 bf16 f16 i16 i8 u8 bool ");
+}
+
 TEST_CASE("a file without tensors, or with metadata alone, is valid") {
   const TemporaryFolder folder;
   save_safetensors(folder / "none", {});
@@ -105,13 +116,17 @@ TEST_CASE("a file without tensors, or with metadata alone, is valid") {
   CHECK(load_safetensors(folder / "none").metadata == Metadata{{"a", ""}});
 }
 
-TEST_CASE("narrow integers are widened") {
+TEST_CASE("signed integers keep their width, unsigned ones are widened") {
   const TensorFile f =
       parsed(file_of("{\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-                     "\"b\":{\"dtype\":\"U32\",\"shape\":[1],\"data_offsets\":[2,6]}}",
-                     "\xff\x7f\xff\xff\xff\xff"));
-  CHECK(values<std::int32_t>(f.tensors[0].second) == std::vector<std::int32_t>{-1, 127});
+                     "\"b\":{\"dtype\":\"U32\",\"shape\":[1],\"data_offsets\":[2,6]},"
+                     "\"c\":{\"dtype\":\"I16\",\"shape\":[1],\"data_offsets\":[6,8]},"
+                     "\"d\":{\"dtype\":\"U16\",\"shape\":[1],\"data_offsets\":[8,10]}}",
+                     std::string("\x80\x7f\xff\xff\xff\xff\0\x80\0\x80", 10)));
+  CHECK(values<std::int8_t>(f.tensors[0].second) == std::vector<std::int8_t>{-128, 127});
   CHECK(values<std::int64_t>(f.tensors[1].second) == std::vector<std::int64_t>{4294967295});
+  CHECK(values<std::int16_t>(f.tensors[2].second) == std::vector<std::int16_t>{-32768});
+  CHECK(values<std::int32_t>(f.tensors[3].second) == std::vector<std::int32_t>{32768});
 }
 
 TEST_CASE("every wrong header is refused with the tensor, the value got and the value expected") {

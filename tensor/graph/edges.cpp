@@ -89,6 +89,8 @@ void with_type(DType dtype, const F& f) {
     case DType::i64: f(std::int64_t{}); break;
     case DType::u8: f(std::uint8_t{}); break;
     case DType::b8: f(bool{}); break;
+    case DType::i8: f(std::int8_t{}); break;
+    case DType::i16: f(std::int16_t{}); break;
   }
 }
 

@@ -64,6 +64,8 @@ class Printer {
       case DType::i64: return integer(read(std::int64_t{}));
       case DType::u8: return integer(read(std::uint8_t{}));
       case DType::b8: return integer(read(bool{}));
+      case DType::i8: return integer(read(std::int8_t{}));
+      case DType::i16: return integer(read(std::int16_t{}));
     }
     return {};
   }

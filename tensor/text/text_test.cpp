@@ -56,6 +56,8 @@ TEST_CASE("integers, bools and 16-bit floats print their values") {
   CHECK(to_string(of<std::int64_t>({std::numeric_limits<std::int64_t>::min(), 7}, {2})) ==
         "[-9223372036854775808,                    7]\ni64 [2] on cpu");
   CHECK(to_string(of<std::uint8_t>({0, 255}, {2})) == "[  0, 255]\nu8 [2] on cpu");
+  CHECK(to_string(of<std::int8_t>({-128, 127}, {2})) == "[-128,  127]\ni8 [2] on cpu");
+  CHECK(to_string(of<std::int16_t>({-32768, 7}, {2})) == "[-32768,      7]\ni16 [2] on cpu");
   CHECK(to_string(of<std::int32_t>({-1, 10}, {2})) == "[-1, 10]\ni32 [2] on cpu");
   CHECK(to_string(of<bool>({true, false}, {2})) == "[ true, false]\nbool [2] on cpu");
   CHECK(to_string(of<f16>({f16(0.5f), f16(-2.f)}, {2})) == "[ 0.5000, -2.0000]\nf16 [2] on cpu");

@@ -84,10 +84,12 @@ class Chooser {
     if (one_in(8)) return pair();
     return {1 + static_cast<std::int64_t>(below(3)), 1 + static_cast<std::int64_t>(below(3))};
   }
+  // Bytes over the last multiple of 12 are i8 and i16.
   DType dtype() {
     constexpr std::array<DType, 12> kAll{DType::f32, DType::f32,  DType::f32, DType::f32, DType::f64, DType::f64,
                                          DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8,  DType::b8};
-    return of(kAll);
+    const std::uint8_t b = byte();
+    return b < 252 ? kAll[b % kAll.size()] : b % 2 == 0 ? DType::i8 : DType::i16;
   }
   KeepDim keep() { return KeepDim{one_in(2)}; }
   Reduction reduction() { return Reduction(below(3)); }

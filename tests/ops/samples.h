@@ -33,8 +33,11 @@ namespace levin::testing {
 inline const std::vector<DType> kFloatDTypes{DType::f32, DType::f64, DType::f16, DType::bf16};
 inline const std::vector<DType> kNumberDTypes{DType::f32, DType::f64, DType::f16, DType::bf16,
                                               DType::i32, DType::i64, DType::u8};
-inline const std::vector<DType> kAllDTypes{DType::f32, DType::f64, DType::f16, DType::bf16,
-                                           DType::i32, DType::i64, DType::u8,  DType::b8};
+// For ops that compute, and for ops that move elements or compare them: these take i8 and i16, too.
+inline const std::vector<DType> kComputedDTypes{DType::f32, DType::f64, DType::f16, DType::bf16,
+                                                DType::i32, DType::i64, DType::u8,  DType::b8};
+inline const std::vector<DType> kAllDTypes{DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32,
+                                           DType::i64, DType::u8,  DType::b8,  DType::i8,   DType::i16};
 
 // A random input. `real` ones take the dtype under test and get gradients, `constant` ones only take the dtype; `index`
 // is i64 in [0, bound), `mask` is bool, `fixed` is the tensor given.

@@ -14,17 +14,22 @@ TEST_CASE("a callback keeps its state across a resume") {
   struct Counter : Callback {
     std::int64_t batches = 0;
     Tensor sum = zeros({2}, Device::cpu());
+    Tensors stored{tensor({std::int8_t{-1}, std::int8_t{2}}, Device::cpu()), tensor({std::int16_t{-3}}, Device::cpu())};
     std::string state_key() const override { return "Counter"; }
     void on_train_batch_end(const StepInfo&) override {
       ++batches;
       sum = sum + 1.0;
     }
     CallbackState state() const override {
-      return {.values = {{"batches", std::to_string(batches)}}, .tensors = {{"sum", sum}}};
+      return {.values = {{"batches", std::to_string(batches)}},
+              .tensors = {{"sum", sum}, {"bytes", stored[0]}, {"shorts", stored[1]}}};
     }
     void load_state(const CallbackState& s) override {
       batches = std::stoll(s.values.at(0).second);
       sum = s.tensors.at(0).second;
+      for (const auto& [name, x] : s.tensors) {
+        if (name != "sum") stored[name == "bytes" ? 0 : 1] = x;
+      }
     }
   };
   const TemporaryFolder dir;
@@ -33,6 +38,8 @@ TEST_CASE("a callback keeps its state across a resume") {
   options.callbacks = {std::make_shared<Counter>()};
   Setup first(Rule::sgd, options);
   first.fit();
+  std::static_pointer_cast<Counter>(options.callbacks[0])->stored = {
+      tensor({std::int8_t{-128}, std::int8_t{127}}, Device::cpu()), tensor({std::int16_t{-32768}}, Device::cpu())};
   first.trainer.save_checkpoint(dir / "c.safetensors");
   auto counter = std::make_shared<Counter>();
   options.max_steps = 9;
@@ -41,6 +48,8 @@ TEST_CASE("a callback keeps its state across a resume") {
   second.fit(dir / "c.safetensors");
   CHECK(counter->batches == 9);
   CHECK(counter->sum.to_vector<float>() == std::vector<float>{9, 9});
+  CHECK(counter->stored[0].to_vector<std::int8_t>() == std::vector<std::int8_t>{-128, 127});
+  CHECK(counter->stored[1].to_vector<std::int16_t>() == std::vector<std::int16_t>{-32768});
 }
 
 TEST_CASE("a fit, an evaluation and a search inside of a save after a fit are refused, and the file is written") {

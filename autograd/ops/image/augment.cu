@@ -44,7 +44,7 @@ Tensor moved(const OpInfo& info, const Tensor& x_, const Size& size, const Pixel
   const Tensor x = x_.contiguous();
   Tensor y = empty({x.size(0), x.size(1), size[0], size[1]}, x.device(), x.dtype());
   const PixelShape shape{x.size(0), x.size(1), size[0], size[1], x.size(2), x.size(3)};
-  dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+  dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
     kernels::move_pixels(on, ptr<const Bits<T>>(x), ptr<Bits<T>>(y), shape, move,
                          kernels::bit_cast<Bits<T>>(fill.to<T>()));
   });

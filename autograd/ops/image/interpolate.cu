@@ -115,7 +115,7 @@ struct Interpolate {
     if (!nearest) return resampled(info, x_, at, Direction::forward);
     const Tensor x = x_.contiguous();
     const Tensor y = empty(at.out, x.device(), x.dtype());
-    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+    dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
       if (y.numel() != 0) kernels::resample_nearest(on, ptr<const Bits<T>>(x), ptr<Bits<T>>(y), at.planes(), at.axes);
     });
     return y.contiguous(at.format);

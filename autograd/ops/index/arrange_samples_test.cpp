@@ -129,7 +129,7 @@ LEVIN_OP_CASE(diag) {
 }
 
 LEVIN_OP_CASE(trace) {
-  OpCase c{.ops = {}, .dtypes = kAllDTypes, .layout_changes_sums = true};
+  OpCase c{.ops = {}, .dtypes = kComputedDTypes, .layout_changes_sums = true};
   for (const Shape& s : {Shape{1, 1}, Shape{0, 0}, Shape{3, 4}, Shape{5, 2}}) {
     c.samples.push_back({.inputs = {real(s)},
                          .call = [](const Tensors& in) { return Tensors{trace(in[0])}; },

@@ -47,7 +47,7 @@ struct IndexSelect {
     Tensor y = empty(in.with(dim, index_.numel()), x.device(), x.dtype());
     const Tensor dense = x.contiguous(), at = index_.contiguous();
     const AlongDim l(in, dim);
-    dispatch(info, x, kAll,
+    dispatch(info, x, kMoved,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at),
                                                      ptr<Bits<T>>(y), l.outer, l.n, at.numel(), l.inner);
@@ -189,7 +189,7 @@ struct Gather {
     index = index_;
     Tensor y = empty(index_.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
-    dispatch(info, x, kAll,
+    dispatch(info, x, kMoved,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           if (!kernels::cpu::gather(on, IndexWalk(y.shape(), dim, x.strides(), y.strides()),
                                                     AlongDim(in, dim).n, ptr<const Bits<T>>(x),
@@ -276,7 +276,7 @@ struct Scatter {
                by_rows = !of_one && goes_by_rows(walk, x, dim, at);
     const std::optional<LineTiles> lines = line_tiles(x, dim, at);
     if (!of_one && !by_rows && !lines) copy_(y, x);
-    dispatch(info, x, kAll,
+    dispatch(info, x, kMoved,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           const std::int64_t n = AlongDim(x.shape(), dim).n;
                           const auto* const i = ptr<const std::int64_t>(at);
@@ -383,6 +383,7 @@ struct Nonzero {
   static constexpr OpInfo info{.name = "nonzero"};
 
   Tensor forward(const Tensor& x) {
+    if (is_storage(x.dtype())) return forward(x.to(DType::b8));
     Tensor y;
     const Tensor dense = x.contiguous();
     const auto result = [&](std::int64_t count) { return empty({count, x.rank()}, x.device(), DType::i64); };

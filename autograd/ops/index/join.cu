@@ -62,7 +62,7 @@ struct Cat {
         std::all_of(xs.begin(), xs.end(), [](const Tensor& x) { return x.is_contiguous(kLast); });
     Tensor y =
         empty(xs[0].shape().with(dim, total), xs[0].device(), xs[0].dtype(), last ? kLast : MemoryFormat::contiguous);
-    dispatch(info, y, kAll, [&]<class T>(const auto& on, T) {
+    dispatch(info, y, kMoved, [&]<class T>(const auto& on, T) {
       auto* to = ptr<Bits<T>>(y);
       for (const Tensor& x : xs) {
         if (x.numel() > 0) copy_box(on, ptr<const Bits<T>>(x), to, box_of(x.shape(), x.strides(), y.strides()));
@@ -135,7 +135,7 @@ struct Pad {
     for (int d = 0; d < x.rank(); ++d) {
       to += std::max<std::int64_t>(0, pads.before[static_cast<std::size_t>(d)]) * y.strides()[d];
     }
-    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+    dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
       copy_box(on, ptr<const Bits<T>>(x) + from, ptr<Bits<T>>(y) + to, box_of(inside, x.strides(), y.strides()));
     });
     return y;
@@ -158,7 +158,7 @@ struct Flip {
       from += (x.shape()[d] - 1) * strides[d];
       strides[d] = -strides[d];
     }
-    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+    dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
       copy_box(on, ptr<const Bits<T>>(x) + from, ptr<Bits<T>>(y), box_of(x.shape(), strides, y.strides()));
     });
     return y;
@@ -177,7 +177,7 @@ struct Triangle {
     Tensor y = empty_like(dense);
     if (x.numel() == 0) return y;
     const std::int64_t rows = x.size(-2), cols = x.size(-1);
-    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+    dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
       triangle(on, ptr<const Bits<T>>(dense), ptr<Bits<T>>(y), x.numel() / (rows * cols), rows, cols,
                std::clamp(diagonal, -rows, cols), kUpper);
     });

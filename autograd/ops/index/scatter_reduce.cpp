@@ -123,6 +123,8 @@ Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, co
                      ", expected one rank");
   }
   if (x.dtype() == DType::b8) fail<UnsupportedError>(op, ": bool; has numbers, convert x and src with to(dtype)");
+  if (is_storage(x.dtype()))
+    fail<UnsupportedError>(op, ": ", x.dtype(), "; has numbers, convert x and src with to(DType::i32)");
   if (reduce == ScatterReduce::mean && !is_float(x.dtype()))
     fail<UnsupportedError>(op, ": the mean of ", x.dtype(), "; has f32, f64, f16, bf16");
   if (index.numel() == 0) return x.clone();

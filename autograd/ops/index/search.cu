@@ -91,6 +91,7 @@ Tensor isin(const Tensor& elements, const Tensor& test) {
   constexpr const char* op = "isin";
   check_dtypes_meet(op, elements, test);
   check_same_device(op, elements, test);
+  if (is_storage(test.dtype())) return isin(elements.to(DType::i32), test.to(DType::i32));
   const std::int64_t n = test.numel();
   if (n == 0) return zeros(elements.shape(), elements.device(), DType::b8);
   const Tensor sorted = sort(flat(test.detach())).values, all = flat(elements.detach());

@@ -96,7 +96,7 @@ struct GatherCsr {
     const DensePattern p(Csr{.crow = offsets_}, entries, longest_row);
     const Tensor dense = x.contiguous();
     const std::int64_t width = width_of(x);
-    dispatch(info, x, kAll,
+    dispatch(info, x, kMoved,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           kernels::cpu::gather_csr(on, p.view, ptr<const Bits<T>>(dense), ptr<Bits<T>>(y), width);
                         },

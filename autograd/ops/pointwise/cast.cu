@@ -41,6 +41,23 @@ struct As {
   }
 };
 
+// Elements that are copied, as loops see them: an integer of their size serves every dtype of that size. The CPU's loops
+// read 16-bit floats as float.
+template <class T>
+using Stored = std::tuple_element_t<std::bit_width(sizeof(T)) - 1,
+                                    std::tuple<std::uint8_t, std::int16_t, std::int32_t, std::int64_t>>;
+template <class On, class T>
+using Copied =
+    std::conditional_t<std::is_same_v<std::remove_cvref_t<On>, Gpu> || std::is_integral_v<T>, Stored<T>, Wide<T>>;
+template <class C, class T>
+C copied(Scalar value) {
+  const auto wide = value.to<Wide<T>>();
+  if constexpr (std::is_same_v<C, Wide<T>>)
+    return wide;
+  else
+    return std::bit_cast<C>(static_cast<T>(wide));
+}
+
 // Copies permuted tensors by tiles (Note [Two sides of a transpose]): the bits of one dtype, or conversions among the
 // floats that models train in. Returns whether it copied.
 template <class To, class From>
@@ -102,18 +119,78 @@ bool by_rows(const Cpu& on, const Tensor& out, const Tensor& x) {
   return false;
 }
 
+// Returns whether one of the two copied.
+template <class To, class From, class On>
+bool by_tiles_or_rows(const On& on, const Tensor& out, const Tensor& x) {
+  if constexpr (std::is_same_v<On, Gpu>)
+    return by_tiles<To, From>(on, out, x);
+  else
+    return by_rows<To, From>(on, out, x);
+}
+
+void convert_stored(const OpInfo& info, const Tensor& out, const Tensor& x);
+
 // out = x, converted to out's dtype and broadcast to its shape.
 void convert(const OpInfo& info, const Tensor& out, const Tensor& x) {
+  if (out.dtype() == x.dtype()) {
+    return dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
+      using C = Copied<decltype(on), T>;
+      if (!by_tiles_or_rows<T, T>(on, out, x)) run(on, As<C>{}, Signature<C, C>{}, out, x);
+    });
+  }
+  if (is_storage(out.dtype()) || is_storage(x.dtype())) return convert_stored(info, out, x);
   dispatch(info, x, kAll, [&]<class From>(const auto& on, From) {
     dispatch_dtype(info, out, kAll, [&]<class To>(To) {
-      if constexpr (std::is_same_v<decltype(on), const Gpu&>) {
-        if (by_tiles<To, From>(on, out, x)) return;
-      } else {
-        if (by_rows<To, From>(on, out, x)) return;
+      if constexpr (!std::is_same_v<To, From>) {
+        if (!by_tiles_or_rows<To, From>(on, out, x)) run(on, As<Wide<To>>{}, Signature<To, From>{}, out, x);
       }
-      run(on, As<Wide<To>>{}, Signature<To, From>{}, out, x);
     });
   });
+}
+
+// Note [Casts of stored integers]
+//
+// i8 and i16 have one kernel of their own each, to i32; the other casts are made of kernels that the library has.
+// - To another dtype: through i32, which holds every value.
+// - From an integer or bool: its low bytes, which are what wraps around, are copied out of its memory. Where it is
+//   narrower than the result, i32 stands between.
+// - From a float: to i32, which saturates and makes 0 of NaN, then limited to the range, then the low bytes.
+
+// The low bytes of x's integers as a dtype that is no wider: a view.
+Tensor low_bytes(const Tensor& x, DType dtype) {
+  static_assert(std::endian::native == std::endian::little);
+  const auto width = static_cast<std::int64_t>(itemsize(x.dtype()) / itemsize(dtype));
+  Tensor y = x.detach();
+  detail::TensorImpl& to = *y.impl();
+  to.dtype = dtype;
+  if (width == 1) return y;
+  to.contiguous = x.numel() <= 1;
+  to.offset *= width;
+  for (int d = 0; d < x.rank(); ++d) to.strides[d] *= width;
+  return y;
+}
+
+// out, an i32, = x, an i8 or i16.
+void widen_stored(const OpInfo& info, const Tensor& out, const Tensor& x) {
+  dispatch(info, x, Types<std::int8_t, std::int16_t>{}, [&]<class From>(const auto& on, From) {
+    run(on, As<std::int32_t>{}, Signature<std::int32_t, From>{}, out, x);
+  });
+}
+
+void convert_stored(const OpInfo& info, const Tensor& out, const Tensor& x) {
+  const DType to = out.dtype(), from = x.dtype();
+  if (to == DType::i32) return widen_stored(info, out, x);
+  const auto as_i32 = [&] {
+    const Tensor y = empty_like(x, DType::i32);
+    convert(info, y, x);
+    return y;
+  };
+  if (!is_storage(to) && to != DType::u8) return convert(info, out, as_i32());
+  if (is_float(from)) {
+    const std::int64_t end = to == DType::i8 ? 128 : 32768;
+    return convert(info, out, low_bytes(clamp(as_i32(), -end, end - 1), to));
+  }
+  convert(info, out, low_bytes(itemsize(from) < itemsize(to) ? as_i32() : x, to));
 }
 
 struct Cast {
@@ -378,8 +455,9 @@ void copy_(Tensor& x, const Tensor& from) {
 void fill_(Tensor& x, Scalar value) {
   check_in_place("fill_", x);
   check_scalar("fill_", x, value);
-  dispatch(kFillInfo, x, kAll, [&]<class T>(const auto& on, T) {
-    run(on, As<Wide<T>>{}, Signature<T, T>{}, x, Immediate<Wide<T>>{value.to<Wide<T>>()});
+  dispatch(kFillInfo, x, kMoved, [&]<class T>(const auto& on, T) {
+    using C = Copied<decltype(on), T>;
+    run(on, As<C>{}, Signature<C, C>{}, x, Immediate<C>{copied<C, T>(value)});
   });
   x.get().storage->wrote("fill_");
 }

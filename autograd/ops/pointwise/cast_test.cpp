@@ -89,7 +89,7 @@ LEVIN_OP_CASE(alias) {
              [](const Tensors& in) { return Tensors{records(in[0]) ? detail::recorded_alias(in[0]) : in[0].detach()}; },
          .reference = [](const Tensors& in) { return Tensors{in[0]}; }});
   }
-  for (const DType t : {DType::i32, DType::i64, DType::u8, DType::b8}) c.dtypes.push_back(t);
+  for (const DType t : {DType::i32, DType::i64, DType::u8, DType::b8, DType::i8, DType::i16}) c.dtypes.push_back(t);
   c.errors.push_back(
       {"integers", [] { (void)detail::recorded_alias(zeros({1}, cpu, DType::i64)); }, throws<DTypeError>, "i64"});
   return c;

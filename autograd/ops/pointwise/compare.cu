@@ -30,12 +30,14 @@ LEVIN_COMPARISON(Ge, "ge", >=);
 template <class T>
 using Comparable = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
 
-// Results are bool for operands of every dtype.
+// Results are bool for operands of every dtype. i8 and i16 compare as i32.
 template <class F>
 struct Compare {
   static constexpr OpInfo info = F::info;
   Tensor forward(const Tensor& a, const Tensor& b) {
-    Tensor out = empty_result(common_shape(info.name, a, b), a.device(), DType::b8, a, b);
+    const Shape shape = common_shape(info.name, a, b);
+    if (is_storage(a.dtype())) return forward(a.to(DType::i32), b.to(DType::i32));
+    Tensor out = empty_result(shape, a.device(), DType::b8, a, b);
     dispatch(info, a, kAll, [&]<class T>(const auto& on, T) {
       run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a, b);
     });
@@ -52,6 +54,7 @@ struct CompareNumber {
     const Range range = range_of(number, a.dtype());
     if (range == Range::below) return full(a.shape(), F{}(1, 0), a.device(), DType::b8);
     if (range == Range::above) return full(a.shape(), F{}(0, 1), a.device(), DType::b8);
+    if (is_storage(a.dtype())) return forward(a.to(DType::i32));
     Tensor out = empty_like(a, DType::b8);
     dispatch(info, a, kAll, [&]<class T>(const auto& on, T) {
       run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a,
@@ -123,7 +126,7 @@ struct Logical {
 template <class T>
 using Bits = std::conditional_t<
     sizeof(T) == 8, std::int64_t,
-    std::conditional_t<sizeof(T) == 4, std::int32_t, std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
+    std::conditional_t<sizeof(T) == 4, std::int32_t, std::conditional_t<sizeof(T) == 2, std::int16_t, std::uint8_t>>>;
 template <class On, class T>
 using Moved = std::conditional_t<std::is_same_v<On, Cpu>, Wide<T>, T>;
 template <class On, class T>
@@ -144,7 +147,7 @@ struct Where {
     if (c.dtype() != DType::b8) fail<DTypeError>("where: the condition is ", c.dtype(), ", expected bool");
     Tensor out =
         empty_result(broadcast_shapes("where", c.shape(), common_shape("where", a, b)), a.device(), a.dtype(), a, b, c);
-    dispatch(info, a, kAll, [&]<class On, class T>(const On& on, T) {
+    dispatch(info, a, kMoved, [&]<class On, class T>(const On& on, T) {
       using B = MovedBits<On, T>;
       run(on, Choose{}, Signature<B, bool, B, B>{}, out, c, a, b);
     });
@@ -179,7 +182,7 @@ struct MaskedFill {
     check_scalar("masked_fill", x, value);
     if (m.dtype() != DType::b8) fail<DTypeError>("masked_fill: the mask is ", m.dtype(), ", expected bool");
     Tensor out = empty_result(broadcast_shapes("masked_fill", x.shape(), m.shape()), x.device(), x.dtype(), x, m);
-    dispatch(info, x, kAll, [&]<class On, class T>(const On& on, T) {
+    dispatch(info, x, kMoved, [&]<class On, class T>(const On& on, T) {
       using B = MovedBits<On, T>;
       const Immediate<B> number{std::bit_cast<B>(static_cast<Moved<On, T>>(value.to<Wide<T>>()))};
       run(on, Fill{}, Signature<B, B, bool, B>{}, out, x, m, number);

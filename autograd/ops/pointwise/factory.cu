@@ -21,12 +21,7 @@ void check_number(const char* op, Scalar s, DType dtype) {
 }
 
 // Whether an integer dtype holds v.
-bool fits(std::int64_t v, DType dtype) {
-  if (dtype == DType::u8) return v >= 0 && v <= std::numeric_limits<std::uint8_t>::max();
-  if (dtype == DType::i32)
-    return v >= std::numeric_limits<std::int32_t>::min() && v <= std::numeric_limits<std::int32_t>::max();
-  return true;
-}
+bool fits(std::int64_t v, DType dtype) { return pointwise::range_of(v, dtype) == pointwise::Range::inside; }
 
 // The number of values in [begin, end) in steps of `step`, in unsigned integers: no difference overflows them.
 std::uint64_t count_of(std::int64_t begin, std::int64_t end, std::int64_t step) {
@@ -110,6 +105,7 @@ Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype)
     if (!fits(begin.integer(), dtype) || !fits(last, dtype))
       fail<DTypeError>("arange: values from ", begin, " to ", last, " do not fit ", dtype, "; use a wider dtype");
   }
+  if (is_storage(dtype)) return arange(begin, end, step, device, DType::i32).to(dtype);
   Tensor out = empty({count}, device, dtype);
   const bool in_integers = begin.is_integer() && step.is_integer();
   dispatch(kArange, out, kNumbers, [&]<class T>(const auto& on, T) {

@@ -196,6 +196,8 @@ enum class Range : std::uint8_t { below, inside, above };
     case DType::i64: return place(std::int64_t{});
     case DType::u8: return place(std::uint8_t{});
     case DType::b8: return place(bool{});
+    case DType::i8: return place(std::int8_t{});
+    case DType::i16: return place(std::int16_t{});
     default: return Range::inside;
   }
 }
@@ -209,6 +211,8 @@ inline void check_kind(const char* op, DType t, Scalar s) {
 [[noreturn]] inline void fail_range(const char* op, DType t, Scalar s) {
   const auto bound = [&](auto of) {
     return t == DType::u8    ? text(of(std::uint8_t{}))
+           : t == DType::i8  ? text(of(std::int8_t{}))
+           : t == DType::i16 ? text(of(std::int16_t{}))
            : t == DType::i32 ? text(of(std::int32_t{}))
                              : text(of(std::int64_t{}));
   };

@@ -156,11 +156,14 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generato
       break;
     case DType::u8: most = 255; break;
     case DType::b8: most = 1; break;
+    case DType::i8: least = -128, most = 127; break;
+    case DType::i16: least = -32768, most = 32767; break;
   }
   if (low < least || high - 1 > most) {
     fail<ConfigError>("randint: integers from ", low, " to ", high - 1, " do not fit ", dtype, ", which holds ", least,
                       " to ", most);
   }
+  if (is_storage(dtype)) return randint(low, high, shape, generator, device, DType::i32).to(dtype);
   Tensor out = empty(shape, device, dtype);
   dispatch(kRandint, out, kAll, [&]<class T>(const auto& on, T) {
     randint(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel(), device), low, high);

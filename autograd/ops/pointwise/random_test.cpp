@@ -227,6 +227,8 @@ TEST_CASE("randint covers its range in every dtype and refuses what a dtype can 
   Generator g(2);
   CHECK_THROWS_AS((void)randint(0, 1000, {2}, g, cpu, DType::u8), ConfigError);
   CHECK_THROWS_AS((void)randint(0, 1000, {2}, g, cpu, DType::bf16), ConfigError);
+  CHECK_THROWS_AS((void)randint(0, 129, {2}, g, cpu, DType::i8), ConfigError);
+  CHECK_THROWS_AS((void)randint(-32769, 0, {2}, g, cpu, DType::i16), ConfigError);
   CHECK_THROWS_AS((void)randint(3, 3, {2}, g, cpu), ConfigError);
   CHECK_THROWS_AS((void)rand({2}, g, cpu, DType::i64), UnsupportedError);
   CHECK(g.state().offset == 0);

@@ -28,7 +28,7 @@ struct Im2col {
   Tensor forward(const Tensor& x_) {
     const Tensor x = x_.contiguous();
     Tensor y = empty(shape.columns(), x.device(), x.dtype());
-    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+    dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
       kernels::im2col(on, ptr<const Bits<T>>(x), ptr<Bits<T>>(y), shape.at);
     });
     return y;

@@ -79,7 +79,7 @@ LEVIN_OP_CASE(cumprod) {
       [](const Step& before, double v, double) {
         return Step{before.value * v, 0};
       });
-  c.dtypes = kAllDTypes;
+  c.dtypes = kComputedDTypes;
   return c;
 }
 
@@ -94,14 +94,14 @@ LEVIN_OP_CASE(logcumsumexp) {
 
 LEVIN_OP_CASE(cummax) {
   return scans(
-      "cummax", kAllDTypes, -50, 50, [](const Tensor& x, std::int64_t d) { return both(cummax(x, d)); }, true,
+      "cummax", kComputedDTypes, -50, 50, [](const Tensor& x, std::int64_t d) { return both(cummax(x, d)); }, true,
       [](const Step& before, double v, double k) {
         return v >= before.value ? Step{v, k} : before;
       });
 }
 LEVIN_OP_CASE(cummin) {
   return scans(
-      "cummin", kAllDTypes, -50, 50, [](const Tensor& x, std::int64_t d) { return both(cummin(x, d)); }, true,
+      "cummin", kComputedDTypes, -50, 50, [](const Tensor& x, std::int64_t d) { return both(cummin(x, d)); }, true,
       [](const Step& before, double v, double k) {
         return v <= before.value ? Step{v, k} : before;
       });

@@ -81,15 +81,15 @@ LEVIN_OP_CASE(count_nonzero) {
       false);
 }
 LEVIN_OP_CASE(nansum) {
-  return statistics(kAllDTypes, [](const Tensor& x, std::optional<int> d) { return Tensors{nansum(x, dims_of(d))}; },
-                    {total});
+  return statistics(kComputedDTypes,
+                    [](const Tensor& x, std::optional<int> d) { return Tensors{nansum(x, dims_of(d))}; }, {total});
 }
 LEVIN_OP_CASE(nanmean) {
   return statistics(kFloatDTypes, [](const Tensor& x, std::optional<int> d) { return Tensors{nanmean(x, dims_of(d))}; },
                     {mean_of});
 }
 LEVIN_OP_CASE(aminmax) {
-  return statistics(kAllDTypes,
+  return statistics(kComputedDTypes,
                     [](const Tensor& x, std::optional<int> d) {
                       const MinMax y = aminmax(x, d ? std::optional<std::int64_t>(*d) : std::nullopt);
                       return Tensors{y.min, y.max};
