@@ -295,8 +295,13 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // so fell into two sets; products from rows of A as they lie were as fast as from copies at every distance. An AMD core
 // (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes apart are copied, and B for more than 3 tiles.
 // Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan
-// is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and each tile is transposed on its
-// way to C. Every element's sum is the same chain of additions, so no choice changes bits.
+// is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and tiles are transposed on their
+// way to C, a few of a panel together: a tile alone is less than a line of C wide, and rows of C whose distance is a
+// multiple of 4,096 bytes fall into one set of L1, so the stores of tiles one by one took 8 % of a product of 512 x 768
+// by 768 x 3,072, and together they take 3.
+// Panels that a task packs for itself stay in its core's L2. Packed before, for all tasks, they go through the last
+// cache twice, which took 2 % of 2,048^3.
+// Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
 inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
@@ -311,6 +316,7 @@ template <class F>
 struct GemmPlan {
   static constexpr int L = kLanes<F>;
   static constexpr int64_t N = kTileCols<F>;
+  static constexpr int64_t kTurnedTiles = 4;  // row tiles of a task that are transposed together
   GemmSize size;
   RowTiles tiles;
   int64_t panels, last_cols, last_width;  // of B, N columns each; of the last one, and of the vectors that hold them
@@ -318,11 +324,12 @@ struct GemmPlan {
   PackedA packed_a = PackedA::nothing;
   PackedB packed_b = PackedB::nothing;
   int64_t a_pitch, a_numbers = 0, b_numbers = 0;  // packed numbers
-  int64_t at_once;                                // panels of a task
+  int64_t at_once, tiles_at_once = 1;             // panels and row tiles of a task
   bool spread;                                    // over threads
 
   template <class T>
-  GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool may_spread, int64_t block_k = kBlockK<F>)
+  GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool turned, bool may_spread,
+           int64_t block_k = kBlockK<F>)
       : size(of),
         tiles(of.m),
         panels((of.n + N - 1) / N),
@@ -342,18 +349,26 @@ struct GemmPlan {
     if (packed_a == PackedA::rows) a_numbers = of.m * a_pitch;
     if (packed_a == PackedA::tiles) a_numbers = (of.m * k_most + L - 1) / L * L;
 
-    // Few rows: each panel is packed by the task that uses it at once, for all rows, in memory of its own. Packed
-    // panels that wander from core to core would cost as much as the products.
+    const int64_t threads = may_spread ? num_threads() : 1, pieces = tiles.count * panels;
+    at_once = pieces >= 64 ? 4 : pieces >= 16 ? 2 : 1;
+    if (turned) {  // as many pieces, of one panel first
+      const int64_t most = std::max<int64_t>(1, pieces / (16 * threads));
+      tiles_at_once = std::min(most, kTurnedTiles);
+      at_once = std::clamp<int64_t>(most / tiles_at_once, 1, 4);
+    }
+    // Panels are packed by the task that uses them at once, for all rows, in memory of its own, where there are enough
+    // for all threads; of few rows one by one. Packed panels that wander from core to core would cost as much as the
+    // products of few rows.
     if (!kPlain || b.col != 1 || tiles.count > tiles_in_place(b.row * int64_t(sizeof(T)), l1_ways)) {
-      const bool by_task = tiles.count <= 16 && (!may_spread || panels >= 2 * num_threads());
+      const bool few = tiles.count <= 16, by_task = panels >= (few ? may_spread ? 2 * threads : 1 : 16 * threads);
       packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
+      if (by_task && few) at_once = 1;
     } else if (last_cols < last_width) {
       packed_b = PackedB::last_panel;
     }
     if (packed_b == PackedB::all_panels) b_numbers = (panels - 1) * N * k_most + last_width * k_most;
     if (packed_b == PackedB::last_panel) b_numbers = last_width * k_most;
 
-    at_once = tiles.count * panels >= 64 ? 4 : tiles.count * panels >= 16 ? 2 : 1;
     const double flops = 2.0 * double(of.m) * double(of.n) * double(std::max<int64_t>(of.k, 1));
     spread = may_spread && flops >= 2.0 * double(kChunkFlops);
   }
@@ -410,6 +425,9 @@ class PlannedGemm {
 
  private:
   static constexpr int64_t kNumbers = kPairs ? 2 : 1;  // of a step along k
+  // An odd number of cache lines: rows of transposed tiles fall into different sets.
+  static constexpr int64_t kTurnedPitch =
+      ((GemmPlan<F>::kTurnedTiles * kTileRows + kSquareRows<F> + L - 1) / L | 1) * L;
   struct Block {
     Matrix<T> a, b;
     int64_t kc, numbers, index;  // kc: steps
@@ -480,45 +498,78 @@ class PlannedGemm {
     });
   }
 
-  // Row tile i times panel j, which lies at bt.
-  void multiply(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row) const {
-    const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0, j0 = j * N;
-    const int64_t cols = plan_.cols(j), width = plan_.width(j);
-    const F* rows = nullptr;
-    int64_t a_row = a_.row, a_col = a_.col;
+  // The sums of row tile i and panel j, which lies at bt.
+  void sum_tile(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, const TileOut<F>& out) const {
+    const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
+    const TileFn<F> run = tile_for(h, plan_.width(j));
     if (plan_.packed_a == PackedA::nothing) {
-      if constexpr (kPlain) rows = at.a.data + i0 * a_.row;
+      if constexpr (kPlain) run(at.kc, at.a.data + i0 * a_.row, a_.row, a_.col, bt, b_row, out);
     } else if (plan_.packed_a == PackedA::tiles) {
-      rows = a_packed() + i0 * at.kc, a_row = 1, a_col = h;
+      run(at.kc, a_packed() + i0 * at.kc, 1, h, bt, b_row, out);
     } else {
-      rows = a_packed() + i0 * plan_.a_pitch, a_row = plan_.a_pitch, a_col = 1;
+      run(at.kc, a_packed() + i0 * plan_.a_pitch, plan_.a_pitch, 1, bt, b_row, out);
     }
-    const TileFn<F> run = tile_for(h, width);
-    const F alpha = F(options_.alpha), beta = std::is_same_v<C, F> && at.index > 0 ? F(1) : F(options_.beta);
-    const bool biased = at.index == 0 || !std::is_same_v<C, F>;
-    const int64_t row = turned_ ? j0 : i0, col = turned_ ? i0 : j0;  // of C
-    const T* const col_bias = biased && options_.col_bias ? options_.col_bias + col : nullptr;
-    const T* const row_bias = biased && options_.row_bias ? options_.row_bias + row : nullptr;
-    C* const to = c_ + row * ldc_ + col;
-    if constexpr (std::is_same_v<C, F> && kPlain) {
-      if (!turned_ && cols == width)
-        return run(at.kc, rows, a_row, a_col, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias});
-    }
-    F sums[size_t(kSquareRows<F> * N)];
-    run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-    if (sums_wait_) {
-      F* const kept = waiting() + i0 * plan_.size.n + j0;
-      if (at.index < plan_.k_blocks - 1)
-        return put_sums<F, F, F>(sums, N, h, cols, F(1), F(at.index > 0), nullptr, nullptr, kept, plan_.size.n);
+  }
+  // The same into `sums`, over the blocks of k so far. Returns whether more will follow; then `sums` is not of use.
+  bool sum_blocks(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, F* sums) const {
+    sum_tile(at, i, j, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+    if (!sums_wait_) return false;
+    const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0, cols = plan_.cols(j);
+    F* const kept = waiting() + i0 * plan_.size.n + j * N;
+    const bool more = at.index < plan_.k_blocks - 1;
+    if (more) {
+      put_sums<F, F, F>(sums, N, h, cols, F(1), F(at.index > 0), nullptr, nullptr, kept, plan_.size.n);
+    } else {
       put_sums<F, F, F>(kept, plan_.size.n, h, cols, F(1), F(1), nullptr, nullptr, sums, N);
     }
-    if (!turned_) return put(sums, N, h, cols, alpha, beta, col_bias, row_bias, to);
-    F turned[size_t(N * kSquareRows<F>)];
-    turn_tile(sums, turned);
-    put(turned, kSquareRows<F>, cols, h, alpha, beta, col_bias, row_bias, to);
+    return more;
   }
-  void put(const F* sums, int64_t ld, int64_t rows, int64_t cols, F alpha, F beta, const T* col_bias, const T* row_bias,
-           C* to) const {
+  // Row tiles [i, i_end), tiles_at_once at most, times panel j, which lies at bt.
+  void multiply(const Block& at, int64_t i, int64_t i_end, int64_t j, const F* bt, int64_t b_row) const {
+    if (turned_) return multiply_turned(at, i, i_end, j, bt, b_row);
+    for (; i < i_end; ++i) {
+      const int64_t i0 = plan_.tiles.begin(i), j0 = j * N, cols = plan_.cols(j);
+      const auto [alpha, beta, col_bias, row_bias] = epilogue(at, i0, j0);
+      C* const to = c_ + i0 * ldc_ + j0;
+      if constexpr (std::is_same_v<C, F> && kPlain) {
+        if (cols == plan_.width(j)) {
+          sum_tile(at, i, j, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias});
+          continue;
+        }
+      }
+      F sums[size_t(kSquareRows<F> * N)];
+      if (!sum_blocks(at, i, j, bt, b_row, sums))
+        put(sums, N, plan_.tiles.begin(i + 1) - i0, cols, alpha, beta, col_bias, row_bias, to);
+    }
+  }
+  void multiply_turned(const Block& at, int64_t i, int64_t i_end, int64_t j, const F* bt, int64_t b_row) const {
+    const int64_t i0 = plan_.tiles.begin(i), j0 = j * N, rows = plan_.cols(j), cols = plan_.tiles.begin(i_end) - i0;
+    const auto [alpha, beta, col_bias, row_bias] = epilogue(at, j0, i0);
+    C* const to = c_ + j0 * ldc_ + i0;
+    F sums[size_t(kSquareRows<F> * N)], turned[size_t(N * kTurnedPitch)];
+    bool more = false;
+    for (int64_t t = i; t < i_end; ++t) {
+      const int64_t first = (t - i) * rows / (i_end - i), end = (t - i + 1) * rows / (i_end - i);
+      prefetch_to_write(to + first * ldc_, ldc_, end - first, cols);
+      more = sum_blocks(at, t, j, bt, b_row, sums);
+      if (!more) turn_tile(sums, turned + (plan_.tiles.begin(t) - i0), kTurnedPitch);
+    }
+    if (!more) put(turned, kTurnedPitch, rows, cols, alpha, beta, col_bias, row_bias, to);
+  }
+  // How sums become the piece of C at [row, col].
+  struct Epilogue {
+    F alpha, beta;
+    const T *col_bias, *row_bias;
+  };
+  Epilogue epilogue(const Block& at, int64_t row, int64_t col) const {
+    const bool later = std::is_same_v<C, F> && at.index > 0;  // C holds the sums so far
+    return {F(options_.alpha), later ? F(1) : F(options_.beta),
+            later || !options_.col_bias ? nullptr : options_.col_bias + col,
+            later || !options_.row_bias ? nullptr : options_.row_bias + row};
+  }
+  // Not inlined: its two calls would double its code.
+  [[gnu::noinline]] void put(const F* sums, int64_t ld, int64_t rows, int64_t cols, F alpha, F beta, const T* col_bias,
+                             const T* row_bias, C* to) const {
 #if LEVIN_VECTOR_BYTES == 64
     if constexpr (kPairs) return put_sums_in_bf16(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
 #endif
@@ -526,37 +577,45 @@ class PlannedGemm {
     put_sums(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
   }
 
-  // A task is some panels, packed as they are used, times all rows.
+  // A task is `at_once` panels, which it packs, times all rows.
   void multiply_panels(const Block& at) const {
-    const double panel_flops = 2.0 * double(plan_.size.m) * double(N) * double(at.kc + 8);
-    const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / panel_flops));
-    on_.parallel_for(plan_.panels, plan_.spread ? grain : plan_.panels, [&](int64_t from, int64_t to) {
-      const lib::Scratch panel(size_t(at.kc * N) * sizeof(F));
-      for (int64_t j = from; j < to; ++j) {
-        pack_panel_of(at, j, panel.as<F>());
-        for (int64_t i = 0; i < plan_.tiles.count; ++i) multiply(at, i, j, panel.as<F>(), plan_.width(j));
+    const int64_t groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;
+    const double task_flops = 2.0 * double(plan_.size.m) * double(N * plan_.at_once) * double(at.kc + 8);
+    const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / task_flops));
+    on_.parallel_for(groups, plan_.spread ? grain : groups, [&](int64_t from, int64_t to) {
+      const lib::Scratch memory(size_t(at.kc * N * plan_.at_once) * sizeof(F));
+      for (int64_t group = from; group < to; ++group) {
+        const int64_t j0 = group * plan_.at_once, j_end = std::min(plan_.panels, j0 + plan_.at_once);
+        const auto panel = [&](int64_t j) { return memory.as<F>() + (j - j0) * at.kc * N; };
+        for (int64_t j = j0; j < j_end; ++j) pack_panel_of(at, j, panel(j));
+        for (int64_t i = 0; i < plan_.tiles.count; i += plan_.tiles_at_once)
+          for (int64_t j = j0; j < j_end; ++j)
+            multiply(at, i, std::min(plan_.tiles.count, i + plan_.tiles_at_once), j, panel(j), plan_.width(j));
       }
     });
   }
-  // A task is a row tile times `at_once` panels. Neighbouring tasks share their panels of B, unless all of B stays in a
-  // core's cache anyway: they then walk along the rows of C, and a thread writes rows of C as one piece. What reads or
-  // updates C next is cut the same way, and memory that another core wrote last costs several times as much.
+  // A task is `tiles_at_once` row tiles times `at_once` panels. Neighbouring tasks share their panels of B, unless all
+  // of B stays in a core's cache anyway: they then walk along the rows of C, and a thread writes rows of C as one piece.
+  // What reads or updates C next is cut the same way, and memory that another core wrote last costs several times as
+  // much.
   void multiply_tasks(const Block& at) const {
-    const int64_t rows = plan_.tiles.count, groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;
-    const double task_flops = 2.0 * kTileRows * double(N * plan_.at_once) * double(at.kc + 8);
+    const int64_t tall = plan_.tiles_at_once, rows = (plan_.tiles.count + tall - 1) / tall;
+    const int64_t groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;
+    const double task_flops = 2.0 * kTileRows * double(tall * N * plan_.at_once) * double(at.kc + 8);
     const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / task_flops));
     const bool by_rows = plan_.size.n * at.kc * int64_t(sizeof(F)) <= 512 * 1024;
     on_.parallel_for(rows * groups, plan_.spread ? grain : rows * groups, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
-        const int64_t i = by_rows ? task / groups : task % rows, group = by_rows ? task % groups : task / rows;
+        const int64_t row = by_rows ? task / groups : task % rows, group = by_rows ? task % groups : task / rows;
+        const int64_t i = row * tall, i_end = std::min(plan_.tiles.count, i + tall);
         const int64_t j_end = std::min(plan_.panels, (group + 1) * plan_.at_once);
         for (int64_t j = group * plan_.at_once; j < j_end; ++j) {
           if (plan_.packed_b == PackedB::all_panels) {
-            multiply(at, i, j, b_packed() + j * N * at.kc, plan_.width(j));
+            multiply(at, i, i_end, j, b_packed() + j * N * at.kc, plan_.width(j));
           } else if (plan_.packed_b == PackedB::last_panel && j == plan_.panels - 1) {
-            multiply(at, i, j, b_packed(), plan_.last_width);
+            multiply(at, i, i_end, j, b_packed(), plan_.last_width);
           } else {
-            if constexpr (kPlain) multiply(at, i, j, at.b.data + j * N, b_.row);
+            if constexpr (kPlain) multiply(at, i, i_end, j, at.b.data + j * N, b_.row);
           }
         }
       }
@@ -594,7 +653,8 @@ void gemm_planned(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix
     std::swap(a.row, a.col);
     std::swap(b.row, b.col);
   }
-  const GemmPlan<Accum<T>> plan(on.l1_ways, {size.m, size.n, (size.k + kNumbers - 1) / kNumbers}, a, b, spread, kBlock);
+  const GemmPlan<Accum<T>> plan(on.l1_ways, {size.m, size.n, (size.k + kNumbers - 1) / kNumbers}, a, b, turned, spread,
+                                kBlock);
   PlannedGemm<T, C, kPairs>(on, plan, size.k, a, b, turned, c, ldc, options).run();
 }
 

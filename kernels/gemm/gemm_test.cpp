@@ -199,9 +199,10 @@ TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, fl
 }
 
 TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as for B", T, float, double, bf16) {
-  // The last ones are longer than a block of k.
-  const GemmSize sizes[] = {{64, 512, 784},  {17, 300, 40},  {37, 1000, 65},
-                            {200, 130, 512}, {20, 45, 1100}, {30, 300, 2300}};
+  // From 1,100 on k is longer than a block. A task transposes four tiles of the seventh size together, and packs four
+  // panels of the last one.
+  const GemmSize sizes[] = {{64, 512, 784}, {17, 300, 40},   {37, 1000, 65},   {200, 130, 512},
+                            {20, 45, 1100}, {30, 300, 2300}, {40, 1500, 1100}, {300, 1100, 70}};
   for (const Cpu& on : cpus())
     for (const GemmSize& size : sizes)
       for (const bool biased : {false, true}) {

@@ -8,9 +8,10 @@
 // and is packed into panels [k, V * lanes] otherwise. It fetches B's row 8 steps ahead, which makes B where it lies as
 // fast as a panel on a core with two FMA units of 512 bits: 512^3 on one goes from 157 to 170 of 176 GFLOP/s. H is 14
 // with AVX-512 (28 of 32 registers hold sums), 6 with AVX2, 4 with SSE2; each height 1..H has its own code, and m is
-// cut into heights that differ by at most one, so no row is wasted. Every element of C is one chain of fused (base:
-// rounded) multiply-adds in ascending k, in every tile: its bits depend on the blocks of k alone, not on tiles or
-// threads.
+// cut into heights that differ by at most one, so no row is wasted. Four steps at once have more loads of A under way:
+// rows of A that come from the last cache then cost that core 3 % in place of 9. Every element of C is one chain of
+// fused (base: rounded) multiply-adds in ascending k, in every tile: its bits depend on the blocks of k alone, not on
+// tiles or threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_TILE_CUH
 #define LEVIN_KERNELS_GEMM_TILE_CUH
@@ -119,12 +120,9 @@ template <class F, int V>
 // takes no registers from those.
 template <class T>
 [[gnu::always_inline]] inline void prefetch_to_write(const T* c, int64_t ldc, int64_t rows, int64_t cols) {
-  constexpr int64_t kLine = 64 / int64_t(sizeof(T));
 #pragma GCC unroll 1
-  for (int64_t i = 0; i < rows; ++i, c += ldc) {
-    __builtin_prefetch(c, 1);
-    if (cols > kLine) __builtin_prefetch(c + kLine, 1);
-  }
+  for (int64_t i = 0; i < rows; ++i, c += ldc)
+    for (int64_t j = 0; j < cols; j += 64 / int64_t(sizeof(T))) __builtin_prefetch(c + j, 1);
 }
 
 template <class F, int H, int V>
@@ -138,20 +136,38 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
   const F* p[G];
 #pragma GCC unroll 16
   for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
-  for (int64_t kk = 0; kk < k; ++kk) {
-    prefetch_row<F, V>(b + kAhead * b_row);
+  const auto step = [&](const F* row, const F* ahead, int64_t at) __attribute__((always_inline)) {
+    prefetch_row<F, V>(ahead);
     Vec bv[V];
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], b + v * L, sizeof(Vec));
+    for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], row + v * L, sizeof(Vec));
 #pragma GCC unroll 16
     for (int i = 0; i < H; ++i) {
-      const F s = p[i / 3][(i % 3) * a_row];
+      const F s = p[i / 3][(i % 3) * a_row + at];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) sum[i][v] += bv[v] * s;
     }
+  };
+  // The heights of large products take four steps at once, where that pays for its start.
+  constexpr bool kFourSteps = V == 2 && 4 * H > 3 * kTileRows;
+  const F* ahead = b + kAhead * b_row;
+  int64_t kk = 0;
+  if (kFourSteps && a_col == 1 && k >= 256) {
+    for (; kk + 4 <= k; kk += 4) {
+#pragma GCC unroll 4
+      for (int64_t at = 0; at < 4; ++at) step(b + at * b_row, ahead + at * b_row, at);
+#pragma GCC unroll 16
+      for (int g = 0; g < G; ++g) p[g] += 4;
+      b += 4 * b_row;
+      ahead += 4 * b_row;
+    }
+  }
+  for (; kk < k; ++kk) {
+    step(b, ahead, 0);
 #pragma GCC unroll 16
     for (int g = 0; g < G; ++g) p[g] += a_col;
     b += b_row;
+    ahead += b_row;
   }
   put_tile(sum, out);
 }
@@ -269,14 +285,14 @@ inline void transpose_square(const F* src, int64_t ld_src, F* dst, int64_t ld_ds
   for (int i = 0; i < L; ++i) __builtin_memcpy(dst + i * ld_dst, &x[i], sizeof(Vec));
 }
 
-// turned[j * kSquareRows + i] = sums[i * kTileCols + j] for all j and the rows of squares that hold a tile.
+// turned[j * pitch + i] = sums[i * kTileCols + j] for all j and the rows of squares that hold a tile.
 template <class F>
 inline constexpr int kSquareRows = (kTileRows + kLanes<F> - 1) / kLanes<F>* kLanes<F>;
 template <class F>
-inline void turn_tile(const F* sums, F* turned) {
+inline void turn_tile(const F* sums, F* turned, int64_t pitch) {
   for (int i = 0; i < kSquareRows<F>; i += kLanes<F>)
     for (int j = 0; j < kTileCols<F>; j += kLanes<F>)
-      transpose_square(sums + i * kTileCols<F> + j, kTileCols<F>, turned + j * kSquareRows<F> + i, kSquareRows<F>);
+      transpose_square(sums + i * kTileCols<F> + j, kTileCols<F>, turned + j * pitch + i, pitch);
 }
 
 // Packs `cols` columns of B, k rows from b.data on, into dst[k, width] whose rows are ld_dst apart; width is 1 or 2
@@ -386,32 +402,35 @@ inline void put_sums(const F* sums, int64_t ld, int64_t rows, int64_t cols, F al
   }
 }
 
-// c = sums + col_bias, plus c where `adds`, for rows of kHalf to 2 kHalf numbers, each as two vectors that may overlap.
-template <int kHalf, class F>
-inline void put_short_rows(const F* sums, int64_t ld, int64_t rows, int64_t cols, bool adds, const F* col_bias, F* c,
-                           int64_t ldc) {
-  typedef F Half __attribute__((vector_size(kHalf * sizeof(F))));
-  const int64_t second = cols - kHalf;
-  Half bias[2] = {};
-  if (col_bias) {
-    __builtin_memcpy(&bias[0], col_bias, sizeof(Half));
-    __builtin_memcpy(&bias[1], col_bias + second, sizeof(Half));
-  }
+// c = sums + col_bias, plus c where `adds`, for rows of kPart numbers and more. The last vector of a row may overlap
+// the one before it.
+template <int kPart, class F>
+inline void put_rows(const F* sums, int64_t ld, int64_t rows, int64_t cols, bool adds, const F* col_bias, F* c,
+                     int64_t ldc) {
+  typedef F Part __attribute__((vector_size(kPart * sizeof(F))));
+  const int64_t end = cols - kPart;
   for (int64_t i = 0; i < rows; ++i) {
+    const F* const s = sums + i * ld;
     F* const to = c + i * ldc;
-    Half x[2], before[2];
-    __builtin_memcpy(&x[0], sums + i * ld, sizeof(Half));
-    __builtin_memcpy(&x[1], sums + i * ld + second, sizeof(Half));
-    if (adds) {
-      __builtin_memcpy(&before[0], to, sizeof(Half));
-      __builtin_memcpy(&before[1], to + second, sizeof(Half));
-      x[0] += before[0];
-      x[1] += before[1];
+    const auto add = [&](Part& x, int64_t at) {
+      Part other;
+      __builtin_memcpy(&x, s + at, sizeof x);
+      if (adds) {
+        __builtin_memcpy(&other, to + at, sizeof other);
+        x += other;
+      }
+      if (col_bias) {
+        __builtin_memcpy(&other, col_bias + at, sizeof other);
+        x += other;
+      }
+    };
+    Part last, x;
+    add(last, end);
+    for (int64_t j = 0; j < end; j += kPart) {
+      add(x, j);
+      __builtin_memcpy(to + j, &x, sizeof x);
     }
-    x[0] += bias[0];
-    x[1] += bias[1];
-    __builtin_memcpy(to, &x[0], sizeof(Half));
-    __builtin_memcpy(to + second, &x[1], sizeof(Half));
+    __builtin_memcpy(to + end, &last, sizeof last);
   }
 }
 // put_sums for the rows of a transposed tile.
@@ -421,8 +440,8 @@ inline void put_turned(const F* sums, int64_t ld, int64_t rows, int64_t cols, F 
   if constexpr (std::is_same_v<F, T> && std::is_same_v<F, C>) {
     if (alpha == F(1) && (beta == F(0) || beta == F(1)) && !row_bias) {
       constexpr int L = kLanes<F>;
-      if (cols >= L) return put_short_rows<L>(sums, ld, rows, cols, beta != F(0), col_bias, c, ldc);
-      if (cols >= L / 2) return put_short_rows<L / 2>(sums, ld, rows, cols, beta != F(0), col_bias, c, ldc);
+      if (cols >= L) return put_rows<L>(sums, ld, rows, cols, beta != F(0), col_bias, c, ldc);
+      if (cols >= L / 2) return put_rows<L / 2>(sums, ld, rows, cols, beta != F(0), col_bias, c, ldc);
     }
   }
   put_sums(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, c, ldc);

@@ -41,8 +41,8 @@ struct As {
   }
 };
 
-// Elements that are copied, as loops see them: an integer of their size serves every dtype of that size. The CPU's loops
-// read 16-bit floats as float.
+// Elements that are copied, as loops see them: an integer of their size serves every dtype of that size. Loops of the
+// CPU read 16-bit floats as float.
 template <class T>
 using Stored = std::tuple_element_t<std::bit_width(sizeof(T)) - 1,
                                     std::tuple<std::uint8_t, std::int16_t, std::int32_t, std::int64_t>>;
