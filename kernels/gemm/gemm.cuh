@@ -595,9 +595,9 @@ class PlannedGemm {
     });
   }
   // A task is `tiles_at_once` row tiles times `at_once` panels. Neighbouring tasks share their panels of B, unless all
-  // of B stays in a core's cache anyway: they then walk along the rows of C, and a thread writes rows of C as one piece.
-  // What reads or updates C next is cut the same way, and memory that another core wrote last costs several times as
-  // much.
+  // of B stays in a core's cache anyway: they then walk along the rows of C, and a thread writes rows of C as one
+  // piece. What reads or updates C next is cut the same way, and memory that another core wrote last costs several
+  // times as much.
   void multiply_tasks(const Block& at) const {
     const int64_t tall = plan_.tiles_at_once, rows = (plan_.tiles.count + tall - 1) / tall;
     const int64_t groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;

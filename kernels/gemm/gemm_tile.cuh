@@ -9,9 +9,10 @@
 // fast as a panel on a core with two FMA units of 512 bits: 512^3 on one goes from 157 to 170 of 176 GFLOP/s. H is 14
 // with AVX-512 (28 of 32 registers hold sums), 6 with AVX2, 4 with SSE2; each height 1..H has its own code, and m is
 // cut into heights that differ by at most one, so no row is wasted. Four steps at once have more loads of A under way:
-// rows of A that come from the last cache then cost that core 3 % in place of 9. Every element of C is one chain of
-// fused (base: rounded) multiply-adds in ascending k, in every tile: its bits depend on the blocks of k alone, not on
-// tiles or threads.
+// rows of A that come from the last cache then cost that core 3 % in place of 9. Few steps ask for the lines of C
+// between them, a row at a time: all at once would fill the buffers that A and B come through, 5 % of a product of
+// 128 x 64 by 64 x 128. Every element of C is one chain of fused (base: rounded) multiply-adds in ascending k, in every
+// tile: its bits depend on the blocks of k alone, not on tiles or threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_TILE_CUH
 #define LEVIN_KERNELS_GEMM_TILE_CUH
@@ -129,7 +130,6 @@ template <class F, int H, int V>
 void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, TileOut<F> out) {
   using Vec = Vector<F>;
   constexpr int L = kLanes<F>;
-  prefetch_to_write(out.c, out.ldc, H, V * L);
   // Three rows share a pointer (offsets 0, 1 and 2 times a_row are addressing modes), so that 14 rows need 5 registers.
   constexpr int G = (H + 2) / 3;
   Vec sum[H][V] = {};
@@ -151,8 +151,9 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
   // The heights of large products take four steps at once, where that pays for its start.
   constexpr bool kFourSteps = V == 2 && 4 * H > 3 * kTileRows;
   const F* ahead = b + kAhead * b_row;
-  int64_t kk = 0;
+  int64_t kk = 0, span = (k + H - 1) / H;
   if (kFourSteps && a_col == 1 && k >= 256) {
+    prefetch_to_write(out.c, out.ldc, H, V * L);
     for (; kk + 4 <= k; kk += 4) {
 #pragma GCC unroll 4
       for (int64_t at = 0; at < 4; ++at) step(b + at * b_row, ahead + at * b_row, at);
@@ -161,13 +162,17 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
       b += 4 * b_row;
       ahead += 4 * b_row;
     }
+    span = 4;
   }
-  for (; kk < k; ++kk) {
-    step(b, ahead, 0);
+  for (const F* to = out.c; kk < k; to += out.ldc) {
+    prefetch_to_write(to, out.ldc, 1, V * L);
+    for (const int64_t end = kk + span < k ? kk + span : k; kk < end; ++kk) {
+      step(b, ahead, 0);
 #pragma GCC unroll 16
-    for (int g = 0; g < G; ++g) p[g] += a_col;
-    b += b_row;
-    ahead += b_row;
+      for (int g = 0; g < G; ++g) p[g] += a_col;
+      b += b_row;
+      ahead += b_row;
+    }
   }
   put_tile(sum, out);
 }
