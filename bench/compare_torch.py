@@ -289,6 +289,12 @@ def embedding(shape, make):
     return lambda: F.embedding(i, w)
 
 
+def embedding_renorm(shape, make):
+    w = table_of(shape, make)
+    i = torch.randint(0, w.shape[0], (shape[0],), device=make.device)
+    return lambda: torch.embedding_renorm_(w, i, 1.0, 2.0)
+
+
 def embedding_backward(shape, make):
     i = torch.randint(0, min(50304, 4 * shape[0]), (shape[0],), device=make.device)
     return backward(lambda s, m: [table_of(s, m)], lambda w: F.embedding(i, w))(shape, make)
@@ -675,7 +681,7 @@ OPS = {
     "gelu_mlp": lambda s, m: (lambda a=mlp_inputs(s, m): gelu_mlp(*a)), "gelu_mlp_both": both(mlp_inputs, gelu_mlp),
     "segment_softmax": segment_softmax, "segment_softmax_backward": segment_softmax_backward,
     "ema": ema, "clip_grad_norm": clip, "unscale": unscale, "flatten": flatten, "unflatten": unflatten,
-    "embedding": embedding, "embedding_backward": embedding_backward,
+    "embedding": embedding, "embedding_renorm": embedding_renorm, "embedding_backward": embedding_backward,
     "gather_rows": index_rows, "scatter_add_rows": scatter_add_rows,
     "matmul": two(lambda s: s[:2], lambda s: s[1:]),
     "bmm": two(lambda s: (s[0], s[1], s[3]), lambda s: (s[0], s[3], s[2])),

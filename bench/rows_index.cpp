@@ -24,6 +24,16 @@ void indexing(std::vector<Kernel>& k) {
                  return work;
                },
                tokens});
+  // Rows above the limit are shortened by the first call: later ones read alone.
+  k.push_back({"embedding_renorm",
+               Sizes::own,
+               floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor w = table(s, d), index = integers(w.size(0), {s[0]});
+                 return Work{[=, at = w] mutable { embedding_renorm_(at, index, 1); },
+                             double(s[0] * s[1]) * double(itemsize(d)) + 8.0 * double(s[0])};
+               },
+               {{64, 64}, {4096, 256}}});
   const std::vector<Shape> nodes{{64, 32}, {16384, 128}, {1000000, 128}};
   k.push_back({"gather_rows", Sizes::own, floats(),
                [](const Shape& s, DType d) {

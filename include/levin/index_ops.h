@@ -156,6 +156,11 @@ enum class Accumulate : bool { no, yes };
 // gradient.
 [[nodiscard]] LEVIN_API Tensor embedding(const Tensor& weight, const Tensor& index,
                                          std::optional<std::int64_t> padding_idx = {});
+// Multiplies each row of weight [rows, columns] that index [...] names, and whose norm is above max_norm, by
+// max_norm / (norm + 1e-7), in place: what nn::Embedding does first where it has a max_norm. The norm is
+// (sum |x|^norm_type)^(1 / norm_type), the largest |x| for infinity. AutogradError where weight requires grad and grad
+// mode is on, ConfigError unless both numbers are above 0.
+LEVIN_API void embedding_renorm_(Tensor& weight, const Tensor& index, double max_norm, double norm_type = 2);
 
 // The size of the result depends on values, here and for bincount: these ops wait for the device, and throw
 // UnsupportedError on meta and CaptureError while a Graph is recorded. masked_select: the elements where the bool mask

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-         torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+         torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL", torch.int8: "I8", torch.int16: "I16"}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 WIDE = [torch.float64, torch.float32]
@@ -33,6 +33,7 @@ EXPLAINED = [
     (r"^binary_cross_entropy .*e0", "gradient", "PyTorch adds 1e-12 to x (1 - x)"),
     (r"^interpolate .*nearest.* scale=", "value", "PyTorch's paths for sizes of 1 and 2 times x's ignore the scale"),
     (r"^quantile .*must be non-empty", "accepts", "no quantiles are an empty tensor"),
+    (r"^(searchsorted|bucketize) (?!.*layouts)", "value", "a case made wrong may have boundaries in no order"),
 ]
 
 
@@ -194,6 +195,7 @@ def prelu_case(m, t):
 op("prelu", FLOATS, prelu_case, lambda x, a: F.prelu(*x))
 
 ALL = FLOATS + INTEGERS
+MOVED = ALL + [torch.int8, torch.int16]
 
 
 def quotient(m, shape, t):
@@ -313,7 +315,7 @@ def index_put_case(m, t):
     return x + [m.numbers(list(picked.shape), t)], {"accumulate": accumulate}
 
 
-op("index", ALL, index_case, lambda x, a: x[0][tuple(x[1:])])
+op("index", MOVED, index_case, lambda x, a: x[0][tuple(x[1:])])
 op("index_put", ALL, index_put_case,
    lambda x, a: torch.index_put(x[0], tuple(x[1:-1]), x[-1], accumulate=bool(a["accumulate"])))
 
@@ -324,7 +326,7 @@ def masked_scatter_case(m, t):
     return [m.numbers(shape, t), mask, m.numbers([int(mask.sum()) + m.int(0, 2)], t)], {}
 
 
-op("masked_scatter", ALL, masked_scatter_case, lambda x, a: torch.masked_scatter(*x))
+op("masked_scatter", MOVED, masked_scatter_case, lambda x, a: torch.masked_scatter(*x))
 
 
 def scatter_reduce_case(m, t):
@@ -350,7 +352,7 @@ def index_copy_case(m, t):
     return [m.numbers(shape, t), torch.randperm(shape[dim], generator=m.g)[:n], m.numbers(source, t)], {"dim": dim}
 
 
-op("index_copy", ALL, index_copy_case, lambda x, a: torch.index_copy(x[0], a["dim"], x[1], x[2]))
+op("index_copy", MOVED, index_copy_case, lambda x, a: torch.index_copy(x[0], a["dim"], x[1], x[2]))
 
 
 def take_case(m, t):
@@ -358,7 +360,7 @@ def take_case(m, t):
     return [x, m.integers(m.shape(), torch.int64, 0, x.numel())], {}
 
 
-op("take", ALL, take_case, lambda x, a: torch.take(*x))
+op("take", MOVED, take_case, lambda x, a: torch.take(*x))
 
 
 def take_along_case(m, t):
@@ -369,7 +371,7 @@ def take_along_case(m, t):
     return [m.numbers(shape, t), m.integers(index, torch.int64, 0, shape[dim])], {"dim": dim}
 
 
-op("take_along_dim", ALL, take_along_case, lambda x, a: torch.take_along_dim(x[0], x[1], a["dim"]))
+op("take_along_dim", MOVED, take_along_case, lambda x, a: torch.take_along_dim(x[0], x[1], a["dim"]))
 op("diff", ALL, lambda m, t: ([m.numbers(m.shape(0, 2) + [4], t)], {"n": m.int(0, 3)}),
    lambda x, a: torch.diff(x[0], a["n"]))
 
@@ -379,8 +381,8 @@ def repeat_case(m, t):
     return [m.numbers(shape, t)], {"times": [m.int(1, 3) for _ in range(max(1, len(shape) + m.int(0, 1)))]}
 
 
-op("repeat", ALL, repeat_case, lambda x, a: x[0].repeat(a["times"]))
-op("tile", ALL, repeat_case, lambda x, a: torch.tile(x[0], a["times"]))
+op("repeat", MOVED, repeat_case, lambda x, a: x[0].repeat(a["times"]))
+op("tile", MOVED, repeat_case, lambda x, a: torch.tile(x[0], a["times"]))
 op("diag", ALL, lambda m, t: ([m.numbers(m.shape(1, 2), t)], {"offset": m.int(0, 1)}),
    lambda x, a: torch.diag(x[0], a["offset"]))
 op("trace", ALL, lambda m, t: ([m.numbers(m.shape(2, 2), t)], {}), lambda x, a: torch.trace(x[0]))
@@ -404,7 +406,7 @@ def tensordot_case(m, t):
 
 
 op("tensordot", WIDE, tensordot_case, lambda x, a: torch.tensordot(x[0], x[1], a["dims"]))
-op("rot90", ALL, lambda m, t: ([m.numbers(m.shape(2, 4), t)], {"times": m.int(-3, 5)}),
+op("rot90", MOVED, lambda m, t: ([m.numbers(m.shape(2, 4), t)], {"times": m.int(-3, 5)}),
    lambda x, a: torch.rot90(x[0], a["times"]))
 
 
@@ -414,9 +416,47 @@ def movedim_case(m, t):
     return [m.numbers(shape, t)], {"from": m.r.sample(range(len(shape)), n), "to": m.r.sample(range(len(shape)), n)}
 
 
-op("movedim", ALL, movedim_case, lambda x, a: torch.movedim(x[0], a["from"], a["to"]))
-op("meshgrid", ALL, lambda m, t: ([m.numbers([m.int(1, 4)], t) for _ in range(m.int(1, 3))], {}),
+op("movedim", MOVED, movedim_case, lambda x, a: torch.movedim(x[0], a["from"], a["to"]))
+op("meshgrid", MOVED, lambda m, t: ([m.numbers([m.int(1, 4)], t) for _ in range(m.int(1, 3))], {}),
    lambda x, a: torch.meshgrid(*x, indexing="ij"))
+# Floats become integers of all dtypes only where both hold the value: PyTorch leaves the others open.
+LEVIN_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+               torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool", torch.int8: "i8",
+               torch.int16: "i16"}
+CASTS = {name: dtype for dtype, name in LEVIN_NAMES.items()}
+
+
+def cast_case(m, t):
+    to = m.pick(sorted(CASTS))
+    shape = m.shape()
+    if t.is_floating_point:
+        low = 0 if CASTS[to] == torch.uint8 else -100
+        x = m.normal(shape, t, 9) if CASTS[to].is_floating_point else m.uniform(shape, t, low, 100)
+    else:
+        x = m.integers(shape, torch.int64, -2**40, 2**40).to(t)
+    return [x], {"to": to, "nograd": 1}
+
+
+op("cast", MOVED + [torch.bool], cast_case, lambda x, a: x[0].to(CASTS[a["to"]]))
+binary("eq", torch.eq, MOVED + [torch.bool])
+binary("lt", torch.lt, MOVED + [torch.bool], edges=(NAN, INF, -INF))
+op("where", MOVED + [torch.bool], lambda m, t: (lambda s: ([m.numbers(m.broadcast(s), torch.bool), m.numbers(s, t),
+                                                            m.numbers(m.broadcast(s), t)], {}))(m.shape()),
+   lambda x, a: torch.where(*x))
+
+
+def renorm_case(m, t):
+    rows, cols = m.int(1, 6), m.int(1, 40)
+    return ([m.normal([rows, cols], t), m.integers(m.shape(1, 2), torch.int64, 0, rows)],
+            {"max_norm": m.pick([.5, 2.0, 9.0]), "p": m.pick([1.0, 2.0, 3.0, INF]), "nograd": 1})
+
+
+def renorm(x, a):
+    w = x[0].clone()
+    return torch.embedding_renorm_(w, x[1].contiguous(), a["max_norm"], a["p"])
+
+
+op("embedding_renorm", FLOATS, renorm_case, renorm)
 
 def signs(m, shape, t):
     return (2 * m.integers(shape, torch.int64, 0, 2) - 1).to(t)
@@ -535,9 +575,10 @@ def interpolate(x, a):
 
 
 op("interpolate", WIDE, interpolate_case, interpolate)
-op("pixel_shuffle", ALL, lambda m, t: ([m.numbers([m.int(1, 2), 4 * m.int(1, 2), m.int(1, 3), 2], t)], {"factor": 2}),
+op("pixel_shuffle", MOVED, lambda m, t: ([m.numbers([m.int(1, 2), 4 * m.int(1, 2), m.int(1, 3), 2], t)], {"factor": 2}),
    lambda x, a: F.pixel_shuffle(x[0], 2))
-op("pixel_unshuffle", ALL, lambda m, t: ([m.numbers([m.int(1, 2), m.int(1, 3), 2 * m.int(1, 3), 4], t)], {"factor": 2}),
+op("pixel_unshuffle", MOVED,
+   lambda m, t: ([m.numbers([m.int(1, 2), m.int(1, 3), 2 * m.int(1, 3), 4], t)], {"factor": 2}),
    lambda x, a: F.pixel_unshuffle(x[0], 2))
 op("channel_shuffle", FLOATS, lambda m, t: ([m.numbers([m.int(1, 2), 6, 2, 3], t)], {"groups": m.pick([1, 2, 3, 6])}),
    lambda x, a: torch.channel_shuffle(x[0], a["groups"]), second=False)

@@ -271,6 +271,20 @@ const std::map<std::string, Op>& ops() {
       ONE("tensordot", tensordot(x[0], x[1], a.integer("dims"))),
       ONE("rot90", rot90(x[0], a.integer("times"))), ONE("movedim", movedim(x[0], a.dims("from"), a.dims("to"))),
       MANY("meshgrid", meshgrid(x)),
+      {"cast",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const std::string to = a.text("to");
+         for (int t = 0; t < kDTypeCount; ++t)
+           if (to == name(DType(t))) return {x[0].to(DType(t))};
+         throw std::runtime_error("unknown dtype " + to);
+       }},
+      BINARY(eq), BINARY(lt), ONE("where", where(x[0], x[1], x[2])),
+      {"embedding_renorm",
+       [](const In& x, const Arguments& a) -> Tensors {
+         Tensor w = x[0].detach().clone();
+         embedding_renorm_(w, x[1], a.number("max_norm"), a.number("p", 2));
+         return {w};
+       }},
       // Distances and losses
       ONE("normalize", normalize(x[0], a.number("p", 2), a.integer("dim", 1))),
       ONE("cosine_similarity", cosine_similarity(x[0], x[1], a.integer("dim", 1))),

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/in_place.h"
 #include "autograd/ops/pointwise/pointwise.h"
 #include "kernels/executor/copy.h"
 #include "kernels/pointwise/halves.cuh"
@@ -352,18 +353,6 @@ LEVIN_OP_TABLE(Clone)
 LEVIN_OP_TABLE(ToDevice)
 LEVIN_OP_TABLE(Alias)
 
-void check_in_place(const char* op, const Tensor& x) {
-  detail::check_writable(op, x);
-  if (grad_mode() && x.requires_grad()) {
-    fail<AutogradError>(op, ": x requires grad; use a result of its own instead, or write under NoGrad");
-  }
-  // A broadcast operand has one element for many places, so a write to it in place has no meaning.
-  for (int d = 0; d < x.rank(); ++d) {
-    if (x.strides()[d] == 0 && x.shape()[d] > 1) {
-      fail<ShapeError>(op, ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
-    }
-  }
-}
 void check_fits(const char* op, const Tensor& x, const Tensor& y) {
   if (broadcast_shapes(op, x.shape(), y.shape()) != x.shape()) {
     fail<ShapeError>(op, ": y of shape ", y.shape(), " does not broadcast to x's shape ", x.shape());
@@ -437,6 +426,19 @@ Tensor recorded_alias(const Tensor& x) {
   return apply(Alias{}, x);
 }
 }  // namespace detail
+
+void check_in_place(const char* op, const Tensor& x) {
+  detail::check_writable(op, x);
+  if (grad_mode() && x.requires_grad()) {
+    fail<AutogradError>(op, ": x requires grad; use a result of its own instead, or write under NoGrad");
+  }
+  // A broadcast operand has one element for many places, so a write to it in place has no meaning.
+  for (int d = 0; d < x.rank(); ++d) {
+    if (x.strides()[d] == 0 && x.shape()[d] > 1) {
+      fail<ShapeError>(op, ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
+    }
+  }
+}
 
 void copy_(Tensor& x, const Tensor& from) {
   check_in_place("copy_", x);
