@@ -30,7 +30,7 @@ void indexing(std::vector<Kernel>& k) {
                floats(),
                [=](const Shape& s, DType d) {
                  const Tensor w = table(s, d), index = integers(w.size(0), {s[0]});
-                 return Work{[=, at = w] mutable { embedding_renorm_(at, index, 1); },
+                 return Work{[=, at = w]() mutable { embedding_renorm_(at, index, 1); },
                              double(s[0] * s[1]) * double(itemsize(d)) + 8.0 * double(s[0])};
                },
                {{64, 64}, {4096, 256}}});
