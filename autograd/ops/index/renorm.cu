@@ -38,7 +38,7 @@ void renorm(const Tensor& weight, const Tensor& index, double max_norm, double n
   const std::int64_t n = index.numel(), rows = weight.size(0), cols = weight.size(1);
   const auto limit = [&]<class T>(T) {
     using A = kernels::Accum<T>;
-    return kernels::RowLimit<A>{static_cast<A>(norm_type), static_cast<A>(max_norm)};
+    return kernels::RowLimit<A>(static_cast<A>(norm_type), static_cast<A>(max_norm));
   };
   dispatch(kInfo, weight, kFloats,
            overloaded{[&]<class T>(const Cpu& on, T of) {
