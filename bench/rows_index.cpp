@@ -24,7 +24,7 @@ void indexing(std::vector<Kernel>& k) {
                  return work;
                },
                tokens});
-  // Rows above the limit are shortened by the first call: later ones read alone.
+  // Rows above the limit are shortened by the first call: later ones only read.
   k.push_back({"embedding_renorm",
                Sizes::own,
                floats(),

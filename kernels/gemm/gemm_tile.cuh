@@ -162,7 +162,7 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
       b += 4 * b_row;
       ahead += 4 * b_row;
     }
-    span = 4;
+    span = 4;  // of the steps that are left
   }
   for (const F* to = out.c; kk < k; to += out.ldc) {
     prefetch_to_write(to, out.ldc, 1, V * L);

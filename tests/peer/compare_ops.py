@@ -419,6 +419,7 @@ def movedim_case(m, t):
 op("movedim", MOVED, movedim_case, lambda x, a: torch.movedim(x[0], a["from"], a["to"]))
 op("meshgrid", MOVED, lambda m, t: ([m.numbers([m.int(1, 4)], t) for _ in range(m.int(1, 3))], {}),
    lambda x, a: torch.meshgrid(*x, indexing="ij"))
+
 # Floats become integers of all dtypes only where both hold the value: PyTorch leaves the others open.
 LEVIN_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
                torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool", torch.int8: "i8",
@@ -457,6 +458,7 @@ def renorm(x, a):
 
 
 op("embedding_renorm", FLOATS, renorm_case, renorm)
+
 
 def signs(m, shape, t):
     return (2 * m.integers(shape, torch.int64, 0, 2) - 1).to(t)

@@ -1,12 +1,10 @@
 // The rows of a table that an index names, made no longer than a limit.
-#include <cmath>
-
 #include "autograd/autocast.h"
 #include "autograd/ops/in_place.h"
+#include "autograd/ops/index/dims.h"
 #include "autograd/ops/index/sorted.h"
 #include "kernels/index/index.cuh"
 #include "kernels/index/renorm_rows.cuh"
-#include "kernels/index/sort.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -19,18 +17,11 @@ void check(const Tensor& weight, const Tensor& index, double max_norm, double no
   const char* const op = kInfo.name;
   check_float(op, weight);
   check_defined(op, index);
-  check_same_device(op, weight, index);
   if (weight.rank() != 2) fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [rows, columns]");
-  if (index.dtype() != DType::i64) fail<DTypeError>(op, ": index is ", index.dtype(), ", expected i64");
+  check_index_type(op, weight, index);
   if (!(max_norm > 0)) fail<ConfigError>(op, ": max_norm is ", max_norm, ", expected a number above 0");
   if (!(norm_type > 0)) fail<ConfigError>(op, ": norm_type is ", norm_type, ", expected a number above 0");
-  if (!index.device().is_cpu()) return;
-  const Tensor dense = index.contiguous();
-  const auto* at = ptr<const std::int64_t>(dense);
-  for (std::int64_t i = 0; i < dense.numel(); ++i) {
-    if (at[i] < 0 || at[i] >= weight.size(0))
-      fail<IndexError>(op, ": index ", at[i], " at position ", i, ", expected 0 to ", weight.size(0) - 1);
-  }
+  check_indices(op, index, weight.size(0), "dimension 0 of weight " + text(weight.shape()));
 }
 
 void renorm(const Tensor& weight, const Tensor& index, double max_norm, double norm_type) {

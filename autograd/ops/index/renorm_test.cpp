@@ -120,8 +120,11 @@ TEST_CASE("embedding_renorm_ writes through a view, and tells autograd") {
 
 TEST_CASE("embedding_renorm_ refuses what it cannot take, and changes nothing then") {
   Tensor w = full({3, 2}, 4.0, cpu), line = full({3}, 4.0, cpu);
-  CHECK_THROWS_WITH_AS(embedding_renorm_(w, ints({0, 3}), 1),
-                       "embedding_renorm_: index 3 at position 1, expected 0 to 2", IndexError);
+  CHECK_THROWS_WITH_AS(
+      embedding_renorm_(w, ints({0, 3}), 1),
+      "embedding_renorm_: index 3 at position [1] is out of range, expected 0 to 2; dimension 0 of weight "
+      "[3, 2] has size 3",
+      IndexError);
   CHECK_THROWS_AS(embedding_renorm_(line, ints({0}), 1), ShapeError);
   CHECK_THROWS_AS(embedding_renorm_(w, ints({0}).to(DType::i32), 1), DTypeError);
   CHECK_THROWS_AS(embedding_renorm_(w, ints({0}), 0), ConfigError);
