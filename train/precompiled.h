@@ -1,6 +1,6 @@
-// The headers of the standard library that most sources include, compiled once (-Db_pch=false: for each source).
-// Sources include what they use as if this file were not: builds without it, such as ./run --asan, check that. Without
-// Levin's own headers, which would bring names of one layer into another.
+// The headers of the standard library that most sources include, compiled once. Sources include what they use as if
+// this file were not: builds with sanitizers go without it and check that. Without Levin's own headers, which would
+// bring names of one layer into another.
 #include <algorithm>
 #include <array>
 #include <atomic>
