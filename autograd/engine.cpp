@@ -1,10 +1,12 @@
 // The backward pass: counts dependencies from the roots, then runs ready nodes, youngest first.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "autograd/leaf.h"
+#include "autograd/row_gradient.h"
 #include "autograd/seeds.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -17,10 +19,11 @@ namespace {
 // The state of one node in one backward.
 struct Visit {
   Node* node = nullptr;
-  std::uint32_t waiting = 0;  // edges into it that have not delivered yet
-  bool needed = false;        // a path from here reaches a target
-  Tensor grad;                // of output 0
-  Tensors more;               // of all outputs, where there are several
+  std::uint32_t waiting = 0;                         // edges into it that have not delivered yet
+  bool needed = false;                               // a path from here reaches a target
+  Tensor grad;                                       // of output 0
+  Tensors more;                                      // of all outputs, where there are several
+  std::unique_ptr<std::vector<RowGradient>> rows{};  // of a leaf; null where none came
   Tensor& slot(std::uint32_t i) {
     if (node->outputs() == 1) return grad;
     if (more.empty()) more.resize(node->outputs());
@@ -105,16 +108,18 @@ class Claims {
   Leaf* leaves_[BirthPlaces::kMost] = {};
 };
 
-// An inner backward pass, such as that of vjp, must not use what is offered to the op around it.
-class WithoutBirthPlaces {
+// What a pass offers to its ops. An inner pass, such as that of vjp, must not use what is offered to the op around it.
+class OwnOffers {
  public:
-  WithoutBirthPlaces() : before_(std::exchange(birth_places(), nullptr)) {}
-  ~WithoutBirthPlaces() { birth_places() = before_; }
-  WithoutBirthPlaces(const WithoutBirthPlaces&) = delete;
-  WithoutBirthPlaces& operator=(const WithoutBirthPlaces&) = delete;
+  explicit OwnOffers(RowOffer* rows)
+      : places_before_(std::exchange(birth_places(), nullptr)), rows_before_(std::exchange(row_offer(), rows)) {}
+  ~OwnOffers() { birth_places() = places_before_, row_offer() = rows_before_; }
+  OwnOffers(const OwnOffers&) = delete;
+  OwnOffers& operator=(const OwnOffers&) = delete;
 
  private:
-  BirthPlaces* before_;
+  BirthPlaces* places_before_;
+  RowOffer* rows_before_;
 };
 
 // A node's output whose gradient was asked for.
@@ -148,7 +153,7 @@ class Backward {
       }
     }
     GradMode mode(create_);
-    const WithoutBirthPlaces own;
+    const OwnOffers own(accumulate_ && !create_ ? &row_offer_ : nullptr);
     for (std::uint32_t k = 0; k < table_.visits.size(); ++k) {
       if (table_.visits[k].waiting == 0) push(k);
     }
@@ -236,6 +241,8 @@ class Backward {
   }
   static void deliver(const Node& from, std::size_t input, Visit& to, std::uint16_t at, Tensor grad) {
     Tensor& slot = to.slot(at);
+    if (to.rows) [[unlikely]]
+      make_dense(to);
     if (to.node->kind() == Node::Kind::leaf)
       check_gradient(from, input, grad, ", expected ", static_cast<Leaf*>(to.node)->meta);
     if (slot.defined()) check_gradient(from, input, grad, ", another op's is ", meta_of(slot));
@@ -251,7 +258,10 @@ class Backward {
     const std::span<const Tensor> grads = v.grads();
     const bool flows = std::any_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); });
     if (node->kind() == Node::Kind::leaf) {
-      if (accumulate_ && flows) static_cast<Leaf*>(node)->accumulate(std::move(v.grad), this);
+      if (v.rows)
+        static_cast<Leaf*>(node)->accumulate_rows(*v.rows, this);
+      else if (accumulate_ && flows)
+        static_cast<Leaf*>(node)->accumulate(std::move(v.grad), this);
       return;
     }
     const InModule in(node->module_path() ? node->module_path() : module_path_id());
@@ -276,12 +286,14 @@ class Backward {
     }
     if (flows && need.any()) {
       if (claims) claims->open();
+      row_offer_.edges = edges;
       node->run(grads, need, out);
       if (claims) claims->close();
       if (mode().anomaly) [[unlikely]]
-        check_anomaly(node->info(), "backward", out, grads);
+        check_anomalies(*node, out, grads);
       if (!retain_) node->free_saved();
     }
+    deliver_rows(edges);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const std::uint32_t to = find(edges[i]);
       if (to == VisitTable::kEmpty) continue;
@@ -293,6 +305,30 @@ class Backward {
     }
     v.grad = Tensor();
     v.more.clear();
+  }
+
+  void deliver_rows(std::span<const Edge> edges) {
+    for (auto& [input, rows] : row_offer_.given) {
+      const std::uint32_t to = find(edges[input]);
+      if (to == VisitTable::kEmpty) continue;
+      Visit& leaf = table_.visits[to];
+      if (!leaf.rows) leaf.rows = std::make_unique<std::vector<RowGradient>>();
+      leaf.rows->push_back(std::move(rows));
+      if (leaf.grad.defined()) make_dense(leaf);
+    }
+    row_offer_.given.clear();
+  }
+  // Adds a leaf's rows to its dense gradient, in the order in which they came.
+  static void make_dense(Visit& leaf) {
+    const Shape& shape = static_cast<Leaf*>(leaf.node)->meta.shape;
+    for (const RowGradient& rows : *leaf.rows) add_to(leaf.grad, dense(rows, shape));
+    leaf.rows.reset();
+  }
+
+  void check_anomalies(const Node& node, std::span<const Tensor> out, std::span<const Tensor> grads) const {
+    check_anomaly(node.info(), "backward", out, grads);
+    for (const auto& [input, rows] : row_offer_.given)
+      check_anomaly(node.info(), "backward", std::span(&rows.values, 1), grads);
   }
 
   // The leaf's home for input i, where this op makes the only gradient that the leaf gets in this pass.
@@ -307,6 +343,7 @@ class Backward {
   std::span<const Edge> targets_;
   bool retain_, create_, accumulate_;
   bool offers_;  // homes to ops
+  RowOffer row_offer_;
   std::uint64_t floor_ = 0;
 };
 

@@ -1,9 +1,12 @@
-// The sink of a leaf: its gradient slot, its home, and the hooks that run when the gradient is complete.
+// The sink of a leaf: its gradient slot, dense or of rows, its home, and the hooks that run when the gradient is
+// complete.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "levin/autograd.h"
@@ -30,6 +33,9 @@ class Leaf final : public Node {
   // `by` is the pass, as in claim_home.
   void accumulate(Tensor gradient, const void* by);
 
+  // As accumulate, of rows that ops gave. Note [Gradients of rows]
+  void accumulate_rows(std::span<const RowGradient> parts, const void* by);
+
   // The home, for an op of the backward pass `by` to write the gradient into; undefined where the leaf has none, has a
   // gradient, or where another pass writes there. Until disclaim_home(by).
   [[nodiscard]] Tensor claim_home(const void* by);
@@ -37,10 +43,16 @@ class Leaf final : public Node {
   void set_home(Tensor to);
   [[nodiscard]] static bool any_home() noexcept { return homes_.load(std::memory_order_relaxed) > 0; }
 
+  // Under the lock:
+  void keep(std::span<const RowGradient> parts);  // adds them to the rows
+  void make_dense();
+  void clear() { grad = Tensor(), rows = RowGradient(); }
+
   OutputMeta meta;  // of the tensor, whose dtype alone may change (set_leaf_dtype); a gradient must match it
   std::mutex mutex;
   Tensor grad;
-  Tensor home;  // Note [Gradient homes]
+  RowGradient rows;  // each once; at most one of grad and rows is defined
+  Tensor home;       // Note [Gradient homes]
   std::vector<std::shared_ptr<LeafHook>> hooks;
 
  private:
@@ -58,6 +70,17 @@ struct BirthPlaces {
   Tensor of_input[kMost];
 };
 [[nodiscard]] BirthPlaces*& birth_places() noexcept;
+
+// What backward of the op that runs on this thread gives as rows.
+struct RowOffer {
+  struct Given {
+    std::size_t input;
+    RowGradient rows;
+  };
+  std::span<const Edge> edges;  // of the op
+  std::vector<Given> given;
+};
+[[nodiscard]] RowOffer*& row_offer() noexcept;
 
 // Thrown by SavedInput::get(); OpNode::run turns it into an AutogradError that names both ops.
 struct StaleSaved {

@@ -133,6 +133,7 @@ void Leaf::accumulate(Tensor gradient, const void* by) {
   Tensor complete;
   {
     const std::lock_guard lock(mutex);
+    make_dense();
     settle(std::move(gradient), by);
     if (hooks.empty()) return;
     std::erase_if(hooks, [](const auto& h) { return h->removed.load(); });
@@ -332,6 +333,7 @@ Tensor Tensor::grad() const {
   detail::Leaf* leaf = detail::leaf_of(*this);
   if (!leaf) return {};
   const std::lock_guard lock(leaf->mutex);
+  leaf->make_dense();
   return leaf->grad;
 }
 
@@ -350,6 +352,7 @@ void Tensor::set_grad(Tensor gradient) {
       fail<DeviceError>("set_grad: the gradient is on ", gradient.device(), ", expected ", device());
   }
   const std::lock_guard lock(leaf->mutex);
+  leaf->clear();
   leaf->grad = std::move(gradient);
 }
 
@@ -373,6 +376,7 @@ bool move_gradient_home(const Tensor& leaf) {
   detail::Leaf* const sink = detail::leaf_of(leaf);
   if (!sink) return false;
   const std::lock_guard lock(sink->mutex);
+  sink->make_dense();
   if (!sink->grad.defined() || !sink->home.defined() || sink->grad.impl() == sink->home.impl()) return false;
   const NoGrad off;
   copy_(sink->home, sink->grad.detach());
@@ -387,6 +391,7 @@ void set_leaf_dtype(const Tensor& leaf, DType dtype) {
   if (detail::Leaf* const sink = detail::leaf_of(leaf)) {
     const std::lock_guard lock(sink->mutex);
     const NoGrad off;
+    sink->make_dense();
     if (sink->grad.defined()) sink->grad = sink->grad.detach().to(dtype);
     sink->meta.dtype = dtype;
   }

@@ -614,6 +614,20 @@ def update(make_optimizers):
     return case
 
 
+def lookup_step(make_optimizer):
+    def case(shape, make):
+        w = make((50304, shape[1])).requires_grad_()
+        i = torch.randint(0, 50304, (shape[0],), device=make.device)
+        seed, opt = make(shape), make_optimizer([w])
+
+        def step():
+            opt.zero_grad()
+            F.embedding(i, w, sparse=True).backward(seed)
+            opt.step()
+        return recorded(step)
+    return case
+
+
 def adamw(**how):
     return lambda p: torch.optim.AdamW(p, lr=1e-4, **how)
 
@@ -704,6 +718,8 @@ OPS = {
     "spmm": spmm, "segment_sum": segment_sum,
     "edge_scores_both": both_of(edge_scores), "gatv2_scores_both": both_of(gatv2_scores),
     "adamw": update((adamw(foreach=True), adamw(fused=True))),
+    "sparse_sgd": lookup_step(lambda p: torch.optim.SGD(p, lr=1e-4)),
+    "sparse_adam": lookup_step(lambda p: torch.optim.SparseAdam(p, lr=1e-4)),
     "adafactor": update((adafactor(foreach=False), adafactor(foreach=True))),
     "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }

@@ -69,6 +69,33 @@ void updates(std::vector<Kernel>& k) {
                lists()});
 }
 
+// A lookup of [rows, width] in a table of 50304 rows, its backward and the update of the rows that it named.
+template <class O, class Options>
+Kernel lookup_step(const char* name, double passes, Options options) {
+  return {name,
+          Sizes::own,
+          {DType::f32},
+          [=](const Shape& s, DType d) {
+            auto w = std::make_shared<Weights>();
+            w->values.push_back(random({50304, s[1]}, d));
+            w->values[0].requires_grad_();
+            w->optimizer = std::make_unique<O>(w->parameters(), options);
+            const Tensor index = integers(50304, {s[0]}), seed = random(s, d);
+            return Work{[=] {
+                          w->optimizer->zero_grad();
+                          backward(embedding(w->values[0], index, {}, EmbeddingGrad::rows), seed);
+                          w->optimizer->step();
+                        },
+                        passes * double(s.numel()) * double(itemsize(d))};
+          },
+          {{64, 64}, {4096, 256}, {65536, 64}}};
+}
+
+void lookups(std::vector<Kernel>& k) {
+  k.push_back(lookup_step<optim::SGD>("sparse_sgd", 6, optim::SGDOptions{.lr = 1e-4}));
+  k.push_back(lookup_step<optim::SparseAdam>("sparse_adam", 10, optim::SparseAdamOptions{.lr = 1e-4}));
+}
+
 void averages_and_norms(std::vector<Kernel>& k) {
   k.push_back({"ema",
                Sizes::own,
@@ -126,6 +153,7 @@ void buckets(std::vector<Kernel>& k) {
 
 void list_rows(std::vector<Kernel>& k) {
   updates(k);
+  lookups(k);
   averages_and_norms(k);
   buckets(k);
 }

@@ -26,6 +26,10 @@ std::optional<std::int64_t> padding_row(const Options& o) {
   if (!o.padding_idx || *o.padding_idx >= 0) return o.padding_idx;
   return *o.padding_idx + o.count;
 }
+template <class Options>
+EmbeddingGrad gradient_of(const Options& o) {
+  return o.sparse ? EmbeddingGrad::rows : EmbeddingGrad::dense;
+}
 // Shortens the rows of a call where the table has a max_norm.
 template <class Options>
 void shorten_rows(Tensor weight, const Tensor& index, const Options& o) {
@@ -53,7 +57,7 @@ Embedding::Embedding(Module& parent, std::string_view name, Options given)
 Tensor Embedding::operator()(const Tensor& index) const {
   const Call call(*this, index);
   shorten_rows(weight, index, options);
-  return call.gives(embedding(weight, index, padding_row(options)));
+  return call.gives(embedding(weight, index, padding_row(options), gradient_of(options)));
 }
 
 EmbeddingBag::EmbeddingBag(Module& parent, std::string_view name, Options given)
@@ -68,7 +72,8 @@ Tensor EmbeddingBag::operator()(const Tensor& index, const Tensor& offsets, cons
                                   {.mode = options.mode,
                                    .per_sample_weights = per_sample_weights,
                                    .padding_idx = padding_row(options),
-                                   .include_last_offset = options.include_last_offset}));
+                                   .include_last_offset = options.include_last_offset,
+                                   .gradient = gradient_of(options)}));
 }
 
 }  // namespace levin::nn

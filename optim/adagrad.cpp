@@ -15,6 +15,10 @@ struct Kind<AdagradOptions> {
   static kernels::AdagradRule rule(const AdagradOptions& o, const double* lr) {
     return {lr, o.lr_decay, o.eps, o.weight_decay, o.maximize};
   }
+  // A gradient of 0 changes nothing, so other rows stay.
+  static RowUse row_use(const AdagradOptions& o, const auto&) {
+    return o.weight_decay == 0 ? RowUse::where_possible : RowUse::none;
+  }
   static std::array<const char*, 3> state_names(const AdagradOptions&, const auto&) { return {"sum"}; }
   static double initial_state(const AdagradOptions& o, int, double) { return o.initial_accumulator_value; }
   static std::vector<std::pair<const char*, double*>> numbers(AdagradOptions& o) {

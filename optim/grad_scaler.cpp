@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "autograd/row_gradient.h"
 #include "kernels/update/lists.cuh"
 #include "kernels/update/loss_scale.h"
 #include "levin/stream.h"
@@ -161,7 +162,7 @@ void GradScaler::begin(Optimizer& optimizer, const Tensor& divisor) {
   const Parameters updated = optimizer.parameters(), model = optimizer.model_parameters();
   for (std::size_t i = 0; i < model.size(); ++i) {
     const ParamRef& p = model[i];
-    const Tensor g = p.value->grad();
+    const Tensor g = detail::gradient_values(*p.value);
     if (!g.defined()) continue;
     if (itemsize(g.dtype()) == 2 && updated[i].value == p.value)
       fail<DataError>("grad_scaler: the gradient of ", p.name, " is ", g.dtype(),

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "autograd/row_gradient.h"
 #include "tensor/device/one_memory.h"
 
 namespace levin::optim {
@@ -11,7 +12,7 @@ Gradients::Gradients(const char* op, const Parameters& parameters, const char* w
   std::unordered_set<const void*> seen;  // modules may share a tensor (tied weights), which counts once
   for (const ParamRef& p : parameters) {
     if (!p.value || !p.value->defined()) fail<ConfigError>(op, ": parameter ", p.name, " is undefined");
-    Tensor g = p.value->grad();
+    Tensor g = detail::gradient_values(*p.value);
     if (!g.defined() || !seen.insert(p.value->impl()).second) continue;
     once.push_back(&p);
     if (!empty() && !detail::one_memory(g.device(), device())) {

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "autograd/row_gradient.h"
 #include "levin/stream.h"
 #include "optim/updates.h"
 
@@ -23,7 +24,7 @@ std::vector<Masters::Gradient> Masters::gradients(Optimizer& optimizer, Which wh
       Optimizer::Master* const master = group.masters.empty() ? nullptr : group.masters[i].get();
       if (!master && which == Which::masters) continue;
       Tensor& value = group.source(i);
-      Tensor from = value.grad();
+      Tensor from = master ? value.grad() : detail::gradient_values(value);
       if (!from.defined()) {
         if (master) master->value.set_grad({});
         continue;
@@ -50,9 +51,10 @@ std::vector<Masters::Gradient> Masters::sources(Optimizer& optimizer) {
   std::vector<Gradient> all;
   for (Optimizer::Group& group : optimizer.groups_) {
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-      if (!group.masters.empty() && group.masters[i]) group.masters[i]->value.set_grad({});
+      Optimizer::Master* const master = group.masters.empty() ? nullptr : group.masters[i].get();
+      if (master) master->value.set_grad({});
       Tensor& value = group.source(i);
-      Tensor from = value.grad();
+      Tensor from = master ? value.grad() : detail::gradient_values(value);
       if (!from.defined()) continue;
       if (Tensor in_order = Updates::laid_out_as(value, from); in_order.impl() != from.impl()) {
         from = std::move(in_order);

@@ -24,6 +24,7 @@ namespace levin::optim {
 // - in place of a rule, where an update is more than one kernel: run(optimizer, group, options, found_inf), and
 //   optionally check_parameters(parameters);
 // - where a state has another shape than its parameter: state_shape(which, parameter), none where it has no such state;
+// - where a gradient of rows is not always made dense: row_use(options, kept);
 // - where states do not start with 0: initial_state(options, which, lr).
 template <class Options>
 struct Kind;
@@ -75,18 +76,27 @@ void OptimizerOf<Options>::set_momentum(int group, double value) {
 template <class Options>
 void OptimizerOf<Options>::update(int group, const float* found_inf) {
   const std::size_t g = index_of(group);
+  RowUse rows = RowUse::none;
+  const auto kept = [&](std::size_t k) { return has_state(g, k); };
+  if constexpr (requires { Kind<Options>::row_use(options_[g], kept); })
+    rows = Kind<Options>::row_use(options_[g], kept);
   if constexpr (requires { &Kind<Options>::run; })
     Kind<Options>::run(*this, group, options_[g], found_inf);
   else
-    Updates::run(*this, group, Kind<Options>::rule(options_[g], &groups_[g].lr), Kind<Options>::kWriter, found_inf);
+    Updates::run(*this, group, Kind<Options>::rule(options_[g], &groups_[g].lr), Kind<Options>::kWriter, found_inf,
+                 rows);
+}
+
+// Whether a parameter of the group has state tensor `which`.
+template <class Options>
+bool OptimizerOf<Options>::has_state(std::size_t group, std::size_t which) const {
+  return std::ranges::any_of(groups_[group].state, [&](const State& s) { return s.tensors[which].defined(); });
 }
 
 template <class Options>
 auto OptimizerOf<Options>::state_names(int group) const -> std::array<const char*, kMaxState> {
   const std::size_t g = index_of(group);
-  const auto kept = [&](std::size_t k) {
-    return std::ranges::any_of(groups_[g].state, [&](const State& s) { return s.tensors[k].defined(); });
-  };
+  const auto kept = [&](std::size_t k) { return has_state(g, k); };
   return Kind<Options>::state_names(options_[g], kept);
 }
 

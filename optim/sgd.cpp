@@ -24,6 +24,10 @@ struct Kind<SGDOptions> {
   static kernels::SgdRule rule(const SGDOptions& o, const double* lr) {
     return {lr, o.momentum, o.dampening, o.weight_decay, o.nesterov, o.maximize};
   }
+  // Momentum and decay move every row, and these do not.
+  static RowUse row_use(const SGDOptions& o, const auto& kept) {
+    return o.momentum == 0 && o.weight_decay == 0 && !kept(0) ? RowUse::where_possible : RowUse::none;
+  }
   // A buffer that exists stays part of the state at a momentum of 0.
   static std::array<const char*, 3> state_names(const SGDOptions& o, const auto& kept) {
     return {o.momentum != 0 || kept(0) ? "momentum_buffer" : nullptr};

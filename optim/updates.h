@@ -8,11 +8,16 @@
 
 #include "kernels/update/update.cuh"
 #include "kernels/update/update_device.h"
+#include "levin/autograd.h"
 #include "levin/optim.h"
 #include "tensor/device/in_stream.h"
 #include "tensor/device/one_memory.h"
 
 namespace levin::optim {
+
+// What an optimizer does with a gradient of rows (autograd/row_gradient.h): makes it dense; updates these rows alone
+// where rows_of gives them; refuses a dense gradient.
+enum class RowUse : std::uint8_t { none, where_possible, required };
 
 // Note [The learning rate on its way]
 // A schedule calls Optimizer::set_lr, which writes Group::lr. An optimizer's rule (its Kind in adam.cpp, sgd.cpp, ...)
@@ -29,31 +34,11 @@ struct Updates {
   // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked.
   template <class Rule>
   static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
-                  [[maybe_unused]] const float* found_inf) {
-    const Collected all = collect(optimizer, group, writer);
-    const Slots& slots = all.slots;
-#if LEVIN_LAUNCHES
-    Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
-    const Device device = g.parameters.front().value->device();
-    if (device.launches()) {
-      const kernels::Gpu on{Stream::current(device)};
-      slots.each([&]<class T>(const std::vector<kernels::Slot<T>>& list) {
-        kernels::update_on_device(on, rule, std::span<const kernels::Slot<T>>(list), first<double>(g.numbers),
-                                  found_inf, optimizer.factors_);
-      });
-      return;
-    }
-#endif
-    if (optimizer.memory_) {
-      run_in_parts(rule, slots.single, *optimizer.memory_);
-      run_in_parts(rule, slots.wide, *optimizer.memory_);
-      return;
-    }
-    const kernels::Cpu on;
-    if (!slots.single.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<float>>(slots.single));
-    if (!slots.wide.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<double>>(slots.wide));
+                  [[maybe_unused]] const float* found_inf, RowUse rows = RowUse::none) {
+    const Collected all = collect(optimizer, group, writer, rows);
+    run(optimizer, group, rule, found_inf, all.slots);
+    for (const Rows& r : all.rows) r.put_back();
   }
-
   template <class T>
   [[nodiscard]] static T* first(const Tensor& t) {
     if (!t.defined()) return nullptr;
@@ -142,6 +127,10 @@ struct Updates {
   }
 
  private:
+  // The gradient of parameter i where its rows can be updated alone: undefined tensors where it is dense, and where a
+  // master, a piece or other memory lies in between. Stochastic rounding goes by an element's place, so it needs all.
+  [[nodiscard]] static RowGradient rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i);
+  static void check_rows(const Optimizer& optimizer, const Optimizer::Group& g);  // of each parameter, or StateError
   // Whether state tensor `which` lies as its parameter does, or densely where it has a shape of its own.
   [[nodiscard]] static bool lies_as(const Tensor& state, const Tensor& parameter, const Optimizer* of, int group,
                                     int which) {
@@ -161,6 +150,31 @@ struct Updates {
     s.n = n;
     return s;
   }
+  template <class Rule>
+  static void run(Optimizer& optimizer, [[maybe_unused]] int group, const Rule& rule,
+                  [[maybe_unused]] const float* found_inf, const auto& slots) {
+#if LEVIN_LAUNCHES
+    Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
+    const Device device = g.parameters.front().value->device();
+    if (device.launches()) {
+      const kernels::Gpu on{Stream::current(device)};
+      slots.each([&]<class T>(const std::vector<kernels::Slot<T>>& list) {
+        kernels::update_on_device(on, rule, std::span<const kernels::Slot<T>>(list), first<double>(g.numbers),
+                                  found_inf, optimizer.factors_);
+      });
+      return;
+    }
+#endif
+    if (optimizer.memory_) {
+      run_in_parts(rule, slots.single, *optimizer.memory_);
+      run_in_parts(rule, slots.wide, *optimizer.memory_);
+      return;
+    }
+    const kernels::Cpu on;
+    if (!slots.single.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<float>>(slots.single));
+    if (!slots.wide.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<double>>(slots.wide));
+  }
+
   // Lists by dtype. A 16-bit parameter on the cpu, and a master with the model's gradient on a device, are in `single`
   // and marked there; see kernels/update/update.cuh.
   struct Slots {
@@ -212,13 +226,23 @@ struct Updates {
   };
 
  public:
+  // Rows of a parameter and of its states beside their gradient, which the update reads and writes in place of these.
+  struct Rows {
+    Tensor value, rows, part;
+    Optimizer::State whole, state;  // of the parameter; of `part`
+
+    Rows(const Tensor& of, const Tensor& at, const Optimizer::State& states);
+    void put_back() const;
+  };
+
   // The group's parameters that have a gradient. States are made, steps counted on the cpu, numbers written.
   struct Collected {
     Slots slots;
     std::vector<Tensor> gradients;  // kept until the kernels are enqueued
     std::size_t first_place = 0;    // Slot::parameter of the group's first one
+    std::vector<Rows> rows;
   };
-  static Collected collect(Optimizer& optimizer, int group, const char* writer) {
+  static Collected collect(Optimizer& optimizer, int group, const char* writer, RowUse use = RowUse::none) {
     Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
     const auto names = optimizer.state_names(group);
     const Device device = g.parameters.front().value->device();
@@ -226,14 +250,17 @@ struct Updates {
     for (int k = 0; k < group; ++k) place += optimizer.groups_[static_cast<std::size_t>(k)].parameters.size();
     for (std::size_t i = 0; i < g.parameters.size(); ++i)
       check(optimizer.name(), g.parameters[i], device, &g.state[i], &optimizer, group);
+    if (use == RowUse::required) check_rows(optimizer, g);
     if (device.launches()) prepare(g, device, optimizer.momentum(group).value_or(0));
     Collected all;
-    auto& [slots, gradients, first_place] = all;
+    auto& [slots, gradients, first_place, in_rows] = all;
     first_place = place;
     slots.single.reserve(g.parameters.size());
     gradients.reserve(g.parameters.size());
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-      Tensor gradient = (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
+      const RowGradient rows = use == RowUse::none ? RowGradient() : rows_of(optimizer, g, i);
+      Tensor gradient =
+          rows.rows.defined() ? rows.values : (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
       gradients.push_back(laid_out_as(*g.parameters[i].value, std::move(gradient)));
       Optimizer::State& state = g.state[i];
@@ -249,6 +276,15 @@ struct Updates {
       ++state.step;
       Tensor& value = *g.parameters[i].value;
       std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
+      if (rows.rows.defined()) {
+        if (rows.rows.numel() > 0) {
+          Rows& r = in_rows.emplace_back(value, rows.rows, state);
+          slots.add(r.part, gradients.back(), r.state, step, {static_cast<std::uint32_t>(place + i), 0}, g.rounding,
+                    {});
+        }
+        value.get().storage->wrote(writer);
+        continue;
+      }
       slots.add(value, gradients.back(), state, step, {static_cast<std::uint32_t>(place + i), g.first_element(i)},
                 g.rounding, optimizer.rounds_ && g.masters[i] ? g.source(i) : Tensor{});
       value.get().storage->wrote(writer);

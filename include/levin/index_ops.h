@@ -152,10 +152,14 @@ enum class Accumulate : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor take_along_dim(const Tensor& x, const Tensor& index,
                                               std::optional<std::int64_t> dim = {});
 
+// What backward gives a table: a gradient of its size, or of the rows that were named alone (row_grad), where the table
+// is a leaf, backward accumulates and has no create_graph, and no strategy gives the gradient a place.
+enum class EmbeddingGrad : bool { dense, rows };
 // Rows of weight [rows, columns] at index [...]: [..., columns]. The row padding_idx, which may be negative, gets no
 // gradient.
 [[nodiscard]] LEVIN_API Tensor embedding(const Tensor& weight, const Tensor& index,
-                                         std::optional<std::int64_t> padding_idx = {});
+                                         std::optional<std::int64_t> padding_idx = {},
+                                         EmbeddingGrad gradient = EmbeddingGrad::dense);
 // Multiplies each row of weight [rows, columns] that index [...] names, and whose norm is above max_norm, by
 // max_norm / (norm + 1e-7), in place: what nn::Embedding does first where it has a max_norm. The norm is
 // (sum |x|^norm_type)^(1 / norm_type), the largest |x| for infinity. AutogradError where weight requires grad and grad

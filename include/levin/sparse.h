@@ -41,12 +41,13 @@ struct BagOptions {
   Tensor per_sample_weights{};                // of Reduce::sum: a factor for each entry, in index's shape; or undefined
   std::optional<std::int64_t> padding_idx{};  // entries of this row count for nothing; may be negative
   bool include_last_offset = false;           // offsets end with the number of entries
+  EmbeddingGrad gradient = EmbeddingGrad::dense;
 };
 // The reduction of bags of rows of weight [rows, columns]: index i64 [E], whose bag i is offsets[i] .. offsets[i + 1]
 // with offsets i64 [bags] from 0, or index [bags, n] without offsets -> [bags, columns]; 0 for a bag without entries.
-// Without padding_idx the rows of all entries are never in memory. PyTorch has no Reduce::min here. Throws StateError
-// for [E] without offsets, ShapeError, DTypeError, IndexError, and ConfigError for per_sample_weights of another
-// reduction.
+// Without padding_idx and with a dense gradient the rows of all entries are never in memory. PyTorch has no Reduce::min
+// here. Throws StateError for [E] without offsets, ShapeError, DTypeError, IndexError, and ConfigError for
+// per_sample_weights of another reduction.
 [[nodiscard]] LEVIN_API Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& offsets = {},
                                              const BagOptions& options = {});
 

@@ -363,8 +363,9 @@ class LEVIN_API Tensor {
   [[nodiscard]] bool requires_grad() const;
   Tensor& requires_grad_(bool on = true);  // throws AutogradError on a non-leaf, DTypeError unless floating
   [[nodiscard]] bool is_leaf() const;
-  [[nodiscard]] Tensor grad() const;  // of a leaf; undefined until a backward wrote it
-  void set_grad(Tensor grad);         // undefined clears it; throws ShapeError, DTypeError, DeviceError on a mismatch
+  // Of a leaf; undefined until a backward wrote it. A gradient of rows (row_grad) becomes dense.
+  [[nodiscard]] Tensor grad() const;
+  void set_grad(Tensor grad);  // undefined clears it; throws ShapeError, DTypeError, DeviceError on a mismatch
 
   // For Levin's layers and for ops written outside: the parts behind the handle.
   [[nodiscard]] detail::TensorImpl& get() const {

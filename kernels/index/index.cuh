@@ -135,6 +135,17 @@ void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t
                   });
 }
 
+// y[index[i]] = x[i] for rows of `inner` elements; the indices in [0, dim) differ, and others name nothing.
+template <class U>
+void put_rows(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t dim, int64_t m, int64_t inner) {
+  on.parallel_for(m, std::max<int64_t>(1, kIndexTask / inner), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = index[i];
+      if (row >= 0 && row < dim) std::memcpy(y + row * inner, x + i * inner, static_cast<size_t>(inner) * sizeof(U));
+    }
+  });
+}
+
 template <class T>
 void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T* y, int64_t outer, int64_t dim,
                int64_t m, int64_t inner, int64_t skip) {
@@ -442,6 +453,37 @@ void index_select(const Gpu& on, const char* op, const U* x, const int64_t* inde
     const int64_t items = outer * m * (bytes / W);
     on.launch(select_items<W>, move_grid(items), IndexRange(on, op, dim), reinterpret_cast<const std::uint8_t*>(x),
               index, reinterpret_cast<std::uint8_t*>(y), items, Divider(bytes / W), Divider(m));
+  });
+}
+
+// y[index[i]] = x[i], of rows; the indices in [0, dim) differ, and others name nothing. An item is W bytes of a row.
+template <int W>
+__global__ void put_row_items(const std::uint8_t* x, const int64_t* index, std::uint8_t* y, int64_t dim, int64_t items,
+                              Divider inner) {
+  Bytes<W> v[kItems];
+  int64_t to[kItems];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const int64_t u = first_item() + k * kMoveThreads;
+    to[k] = -1;
+    if (u >= items) continue;
+    const int64_t t = inner.quotient(u), row = index[t];
+    if (row < 0 || row >= dim) continue;
+    v[k] = load_bytes<W>(x, u);
+    to[k] = (row - t) * int64_t(inner.divisor) + u;
+  }
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (to[k] >= 0) store_bytes<W>(y, to[k], v[k]);
+  }
+}
+template <class U>
+void put_rows(const Gpu& on, const U* x, const int64_t* index, U* y, int64_t dim, int64_t m, int64_t inner) {
+  const int64_t bytes = inner * int64_t{sizeof(U)};
+  for_width(common_width({address_of(x), address_of(y), bytes}), [&]<int W>(std::integral_constant<int, W>) {
+    const int64_t items = m * (bytes / W);
+    on.launch(put_row_items<W>, move_grid(items), reinterpret_cast<const std::uint8_t*>(x), index,
+              reinterpret_cast<std::uint8_t*>(y), dim, items, Divider(bytes / W));
   });
 }
 

@@ -56,6 +56,9 @@ struct AdamRule {  // a: mean, b: mean of squares, c: its maximum (amsgrad)
   const double* lr;
   double beta1, beta2, eps, weight_decay;
   bool decoupled, amsgrad, maximize;  // decoupled: AdamW
+  bool raw_eps = false;               // eps joins sqrt(v) before the correction for the first steps (SparseAdam)
+  // What joins sqrt(v), where root is sqrt(1 - beta2^t).
+  LEVIN_HD double added(double root) const { return raw_eps ? eps : eps * root; }
 };
 struct RmspropRule {  // a: mean of squares, b: momentum buffer, c: mean (centered)
   const double* lr;
@@ -230,7 +233,7 @@ void update_slot(const SgdRule& r, const Slot<T>& s, std::int64_t begin, std::in
 template <class T>
 void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   const double t = static_cast<double>(*s.step), root = std::sqrt(1 - std::pow(r.beta2, t));  // Note [One division]
-  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps * root),
+  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.added(root)),
           sign = r.maximize ? T(-1) : T(1);
   const T step_size = T(*r.lr / (1 - std::pow(r.beta1, t)) * root);
   const T shrink = r.decoupled ? T(1 - *r.lr * r.weight_decay) : T(1), wd = r.decoupled ? T(0) : T(r.weight_decay);
@@ -239,7 +242,7 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
   T* m = s.a;
   T* v = s.b;
   T* high = s.c;
-  const T least = std::numeric_limits<T>::min(), least_of_squares = least_square<T>(r.eps * root);
+  const T least = std::numeric_limits<T>::min(), least_of_squares = least_square<T>(r.added(root));
   if (!high) {
 #pragma GCC ivdep
     for (std::int64_t i = begin; i < end; ++i) {

@@ -153,7 +153,7 @@ struct AdamStep {
   __device__ AdamStep(const AdamRule& r, const double* numbers, std::int64_t step) {
     const double lr = numbers[0], beta1 = numbers[1], t = static_cast<double>(step);
     const double root = ::sqrt(1 - ::pow(r.beta2, t));  // Note [One division]
-    b1 = T(beta1), b2 = T(r.beta2), c1 = T(1 - beta1), c2 = T(1 - r.beta2), eps = T(r.eps * root);
+    b1 = T(beta1), b2 = T(r.beta2), c1 = T(1 - beta1), c2 = T(1 - r.beta2), eps = T(r.added(root));
     sign = r.maximize ? T(-1) : T(1);
     step_size = T(lr / (1 - ::pow(beta1, t)) * root);
     shrink = r.decoupled ? T(1 - lr * r.weight_decay) : T(1);

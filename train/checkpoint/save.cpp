@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "autograd/row_gradient.h"
 #include "levin/autograd.h"
 #include "levin/comm/launch.h"
 #include "levin/ops.h"
@@ -200,7 +201,7 @@ void append_gradients(Parts& parts, const Trainer::Run& run, std::size_t optimiz
   const std::vector<ParamRef> parameters = train::kept_gradients(run, optimizer);
   const std::string prefix = train::gradient_prefix(optimizer);
   std::string has;
-  for (const ParamRef& p : parameters) has += p.value->grad().defined() ? '1' : '0';
+  for (const ParamRef& p : parameters) has += has_grad(*p.value) ? '1' : '0';
   const bool alone = !run.files.together() || run.strategy->ranks().size == 1;
   if (!alone) {
     for (const std::string& theirs : run.strategy->gather(has)) {
@@ -212,7 +213,7 @@ void append_gradients(Parts& parts, const Trainer::Run& run, std::size_t optimiz
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& p = *parameters[i].value;
     const std::string name = prefix + parameters[i].name;
-    Tensor average = p.grad();
+    Tensor average = detail::gradient_as_dense(p);
     if (has[i] == '1' && !alone) {
       if (!average.defined())
         average = zeros(p.shape(), p.device(), p.dtype());

@@ -221,7 +221,10 @@ bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
   }
   recorded_ = true;
   to.inputs = batch.fields;
-  for (const ParamRef& p : with_masters(run)) to.gradients.push_back(p.value->grad());
+  for (const ParamRef& p : with_masters(run)) {
+    to.rows.push_back(row_grad(*p.value));
+    to.gradients.push_back(to.rows.back().rows.defined() ? Tensor() : p.value->grad());
+  }
   for (std::size_t i = 0; i < state.size(); ++i) {
     if (state[i].version() != versions[i]) to.written.push_back(state[i].get().storage);
   }
@@ -240,8 +243,11 @@ StepResult StepCapture::replay(Trainer::Run& run, Record& record) {
     newest_ = &record;
     const std::vector<ParamRef> parameters = with_masters(run);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (record.gradients[i].defined() || parameters[i].value->grad().defined())
-        parameters[i].value->set_grad(record.gradients[i]);
+      Tensor& parameter = *parameters[i].value;
+      if (record.rows[i].rows.defined())
+        set_row_grad(parameter, record.rows[i]);
+      else if (record.gradients[i].defined() || has_grad(parameter))
+        parameter.set_grad(record.gradients[i]);
     }
   }
   return record.result;

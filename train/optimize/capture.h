@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "levin/autograd.h"
 #include "levin/stream.h"
 #include "levin/train.h"
 #include "train/logs/metric_log.h"
@@ -54,7 +55,8 @@ class StepCapture {
     Tensors inputs{};
     std::optional<Graph> graph{};
     StepResult result{};
-    Tensors gradients{};  // of the optimizer's parameters
+    Tensors gradients{};              // of the optimizer's parameters, where they are dense
+    std::vector<RowGradient> rows{};  // and where they are rows
     std::vector<detail::Ref<detail::Storage>> written{};
     std::vector<MetricLog::Noted> logged{};
     [[nodiscard]] bool fits(const Batch& batch) const;      // by shapes and dtypes

@@ -23,7 +23,7 @@ void Optimizers::clip(optim::Optimizer& of, std::optional<double> value, std::op
   if (algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::value)
     return optim::clip_grad_value_(parameters, limit);
   const bool any =
-      std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
+      std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return has_grad(*p.value); });
   if (!any) return;
   if (!of.pieces().empty()) {
     // No gradient exceeds the largest double, so nothing is scaled.

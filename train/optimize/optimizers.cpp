@@ -61,7 +61,7 @@ void Optimizers::look_for_gradients(optim::Optimizer& of) {
   if (run_.trial || run_.planning || std::find(looked_at_.begin(), looked_at_.end(), &of) != looked_at_.end()) return;
   looked_at_.push_back(&of);
   const std::vector<ParamRef> pieces = of.pieces(), own = pieces.empty() ? of.model_parameters() : pieces;
-  const bool any = std::any_of(own.begin(), own.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
+  const bool any = std::any_of(own.begin(), own.end(), [](const ParamRef& p) { return has_grad(*p.value); });
   if (any) return;
   std::string names;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, own.size()); ++i) names += (i > 0 ? ", " : "") + own[i].name;

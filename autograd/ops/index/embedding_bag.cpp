@@ -1,5 +1,5 @@
-// Reductions of bags of rows: a sparse product with the table where every entry counts, else a reduction of segments of
-// the gathered rows.
+// Reductions of bags of rows: a sparse product with the table where every entry counts and the gradient is dense, else
+// a reduction of segments of the gathered rows.
 #include <limits>
 
 #include "autograd/autocast.h"
@@ -65,12 +65,15 @@ Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& of
   check(weight, index, offsets, o);
   const Tensor at = bounds(index, offsets, o), entries = flatten(index);
   const Tensor scale = o.per_sample_weights.defined() ? flatten(o.per_sample_weights) : Tensor();
-  if (!o.padding_idx) return spmm({.crow = at, .col = entries, .cols = weight.size(0)}, scale, weight, o.mode);
+  if (!o.padding_idx && o.gradient == EmbeddingGrad::dense)
+    return spmm({.crow = at, .col = entries, .cols = weight.size(0)}, scale, weight, o.mode);
 
-  const std::int64_t padding = *o.padding_idx < 0 ? *o.padding_idx + weight.size(0) : *o.padding_idx;
+  const std::int64_t none = -1, given = o.padding_idx.value_or(none);
+  const std::int64_t padding = o.padding_idx && given < 0 ? given + weight.size(0) : given;
   const Tensor left_out = unsqueeze(eq(entries, padding), 1);
   const DType wide = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const Tensor rows = cast(embedding(weight, entries, padding), wide);
+  const Tensor rows =
+      cast(embedding(weight, entries, o.padding_idx ? std::optional(padding) : std::nullopt, o.gradient), wide);
   const bool extreme = o.mode == Reduce::max || o.mode == Reduce::min;
   const double last =
       o.mode == Reduce::max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();

@@ -11,6 +11,7 @@
 #include "autograd/ops/index/dims.h"
 #include "autograd/ops/index/point.h"
 #include "autograd/ops/index/sorted.h"
+#include "autograd/row_gradient.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/index/index.cuh"
 #include "kernels/index/lines.cuh"
@@ -144,6 +145,7 @@ LEVIN_OP_TABLE(EmbeddingBackward)
 struct Embedding {
   static constexpr OpInfo info{.name = "embedding"};
   std::optional<std::int64_t> padding_idx;
+  EmbeddingGrad gradient;
   Shape weight{};
   SavedInput index{};
 
@@ -165,7 +167,12 @@ struct Embedding {
     return y;
   }
   Grads<2> backward(const Tensor& gy, Need<2>) {
-    return {apply(EmbeddingBackward{weight, padding_idx, detail::birth_place(0)}, gy, index.get())};
+    const Tensor place = detail::birth_place(0), at = index.get();
+    if (gradient == EmbeddingGrad::rows && !place.defined() && detail::takes_rows(0)) {
+      detail::give_rows(0, at, reshape(without_padding(gy, at, padding_idx), {at.numel(), weight[1]}));
+      return {};
+    }
+    return {apply(EmbeddingBackward{weight, padding_idx, place}, gy, at)};
   }
 };
 LEVIN_OP_TABLE(Embedding)
@@ -504,7 +511,8 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   return apply(IndexAdd{at}, x, index, src);
 }
 
-Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::int64_t> padding_idx) {
+Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::int64_t> padding_idx,
+                 EmbeddingGrad gradient) {
   if (weight.rank() != 2) {
     fail<ShapeError>("embedding: weight has shape ", weight.shape(), ", expected [rows, columns]");
   }
@@ -518,7 +526,22 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
     if (*padding_idx < 0) *padding_idx += rows;
   }
   check_indices("embedding", index, rows, "dimension 0 of weight " + text(weight.shape()));
-  return apply(Embedding{padding_idx}, weight, index);
+  return apply(Embedding{padding_idx, gradient}, weight, index);
+}
+
+void detail::put_rows_(const Tensor& to, const Tensor& rows, const Tensor& from) {
+  constexpr OpInfo info{.name = "put_rows_"};
+  if (from.numel() == 0) return;
+  const std::int64_t n = rows.numel(), inner = from.numel() / n;
+  dispatch(info, to, kMoved,
+           overloaded{[&]<class T>(const Cpu& on, T) {
+                        kernels::cpu::put_rows(on, ptr<const Bits<T>>(from), ptr<const std::int64_t>(rows),
+                                               ptr<Bits<T>>(to), to.size(0), n, inner);
+                      },
+                      [&]<class T>(const Gpu& on, T) {
+                        kernels::gpu::put_rows(on, ptr<const Bits<T>>(from), ptr<const std::int64_t>(rows),
+                                               ptr<Bits<T>>(to), to.size(0), n, inner);
+                      }});
 }
 
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {

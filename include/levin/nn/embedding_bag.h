@@ -17,6 +17,7 @@ struct EmbeddingBagOptions {
   std::optional<std::int64_t> padding_idx{};  // this row is 0 at first, counts for nothing; may be negative
   std::optional<double> max_norm{};           // a call first shortens its rows to that, in place: embedding_renorm_
   double norm_type = 2;
+  bool sparse = false;  // gradients of rows: EmbeddingGrad::rows
 };
 // embedding_bag of weight [count, dim], N(0, 1) at first: index i64 [E] with offsets i64 [bags], or index [bags, n]
 // without -> [bags, dim]. per_sample_weights, for Reduce::sum, has index's shape.

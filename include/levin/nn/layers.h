@@ -339,6 +339,7 @@ struct EmbeddingOptions {
   std::optional<std::int64_t> padding_idx{};  // this row is 0 at first and gets no gradient; may be negative
   std::optional<double> max_norm{};           // a call first shortens its rows to that, in place: embedding_renorm_
   double norm_type = 2;
+  bool sparse = false;  // gradients of rows: EmbeddingGrad::rows
 };
 // Rows of weight [count, dim], N(0, 1) at first: index i64 [...] -> [..., dim].
 class LEVIN_API Embedding : public Module {

@@ -109,7 +109,8 @@ class LEVIN_API Optimizer {
   // itself. Throws StateError after the first step, ConfigError unless elementwise() and for a piece that is no part of
   // its parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
-  // Whether the rule treats each element by itself, as sharding needs: false for LBFGS, LAMB, Muon and Adafactor.
+  // Whether the rule treats each element by itself, as sharding needs: false for LBFGS, LAMB, Muon, Adafactor and
+  // SparseAdam.
   // Your own optimizers override it.
   [[nodiscard]] virtual bool elementwise() const { return true; }
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
@@ -253,11 +254,13 @@ class LEVIN_API OptimizerOf : public Optimizer {
   double initial_state(int group, int which) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
   void check_numbers(int group) const override;
+  [[nodiscard]] bool has_state(std::size_t group, std::size_t which) const;
   std::vector<Options> options_;
 };
 
 // In the formulas below g is the gradient, negated with `maximize`, plus weight_decay p. `rounding` is for 16-bit
-// parameters without masters.
+// parameters without masters. Gradients of rows (row_grad) become dense, but not with SGD without momentum and weight
+// decay, nor with Adagrad without weight decay, which update these rows alone, to the same bits.
 
 // SGD: b = momentum b + (1 - dampening) g, b = g in the first step;  p -= lr b, or lr (g + momentum b) with nesterov.
 struct LEVIN_API SGDOptions {
@@ -296,6 +299,23 @@ class LEVIN_API Adam : public OptimizerOf<AdamOptions> {
 class LEVIN_API AdamW final : public OptimizerOf<AdamWOptions> {
  public:
   using OptimizerOf::OptimizerOf;
+};
+
+// Adam for tables whose gradients are rows (EmbeddingOptions::sparse): a step updates these rows of p, m and v alone,
+// so the m and v of others do not shrink. p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps), t counting the
+// steps of the table. A step throws StateError where a gradient is dense, which masters, hooks and strategies of
+// several ranks make it, and for stochastic rounding of 16-bit tables; use_pieces and keep_state_in throw ConfigError.
+struct LEVIN_API SparseAdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<SparseAdamOptions>;
+class LEVIN_API SparseAdam final : public OptimizerOf<SparseAdamOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+  bool elementwise() const override { return false; }
 };
 
 // RMSprop: v = alpha v + (1 - alpha) g^2;  b = momentum b + g / (sqrt(v) + eps);  p -= lr b. centered subtracts the

@@ -1,0 +1,148 @@
+#include "autograd/row_gradient.h"
+
+#include <utility>
+
+#include "autograd/autocast.h"
+#include "autograd/leaf.h"
+#include "autograd/ops/index/dims.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace detail {
+namespace {
+
+Leaf& leaf_for(const char* op, const Tensor& t) {
+  Leaf* const leaf = leaf_of(t);
+  if (!leaf)
+    fail<AutogradError>(op, ": the tensor of shape ", t.shape(),
+                        " is not a leaf that requires grad; call requires_grad_() first");
+  return *leaf;
+}
+
+}  // namespace
+
+RowOffer*& row_offer() noexcept {
+  static thread_local constinit RowOffer* offer = nullptr;
+  return offer;
+}
+
+bool takes_rows(std::size_t input) noexcept {
+  const RowOffer* const offer = row_offer();
+  if (!offer || input >= offer->edges.size()) return false;
+  const Node* const node = offer->edges[input].node.get();
+  return node && node->kind() == Node::Kind::leaf && node->wants_grad();
+}
+
+void give_rows(std::size_t input, const Tensor& rows, const Tensor& values) {
+  row_offer()->given.push_back({input, {flatten(rows), values}});
+}
+
+RowGradient merged(const RowGradient& gradient) {
+  const NoGrad off;
+  const AutocastOff as_is;
+  const std::int64_t n = gradient.rows.numel();
+  if (n <= 1) return {gradient.rows.clone(), gradient.values.clone()};
+  const Device device = gradient.rows.device();
+  const ValuesIndices sorted = sort(gradient.rows, 0);
+  const Tensor begins = cat({ones({1}, device, DType::b8),
+                             ne(narrow(sorted.values, 0, 1, n - 1), narrow(sorted.values, 0, 0, n - 1))});
+  const Tensor place = cumsum(begins.to(DType::i64), 0) - 1;
+  // The host does not wait for a device to count.
+  const std::int64_t count = device.is_cpu() ? ptr<const std::int64_t>(place)[n - 1] + 1 : n;
+  const Tensor sums = zeros(gradient.values.shape().with(0, count), device, gradient.values.dtype());
+  return {scatter(full({count}, -1, device, DType::i64), 0, place, sorted.values),
+          index_add(sums, 0, scatter(place, 0, sorted.indices, place), gradient.values)};
+}
+
+// The sum of two gradients, each of which has a row once.
+RowGradient sum(const RowGradient& a, const RowGradient& b) {
+  const NoGrad off;
+  return merged({cat({a.rows, b.rows}), cat({a.values, b.values})});
+}
+
+Tensor dense(const RowGradient& gradient, const Shape& shape) {
+  const NoGrad off;
+  const AutocastOff as_is;
+  const Tensor& values = gradient.values;
+  const Tensor rows = values.device().is_cpu() ? gradient.rows : clamp(gradient.rows, 0, {});
+  return index_add(zeros(shape, values.device(), values.dtype()), 0, rows, values);
+}
+
+void Leaf::accumulate_rows(std::span<const RowGradient> parts, const void* by) {
+  {
+    const std::lock_guard lock(mutex);
+    std::erase_if(hooks, [](const auto& h) { return h->removed.load(); });
+    if (!grad.defined() && !home.defined() && hooks.empty()) return keep(parts);
+  }
+  Tensor gradient = dense(parts.front(), meta.shape);
+  for (const RowGradient& part : parts.subspan(1)) gradient = add(gradient, dense(part, meta.shape));
+  accumulate(std::move(gradient), by);
+}
+
+// Adds in the order of dense gradients: first what one pass gave, then that to what was there.
+void Leaf::keep(std::span<const RowGradient> parts) {
+  RowGradient all;
+  for (const RowGradient& part : parts) all = all.rows.defined() ? sum(all, merged(part)) : merged(part);
+  rows = rows.rows.defined() ? sum(rows, all) : std::move(all);
+}
+
+void Leaf::make_dense() {
+  if (!rows.rows.defined()) return;
+  grad = dense(rows, meta.shape);
+  rows = {};
+}
+
+Tensor gradient_values(const Tensor& t) {
+  RowGradient rows = row_grad(t);
+  return rows.values.defined() ? std::move(rows.values) : t.grad();
+}
+
+Tensor gradient_as_dense(const Tensor& t) {
+  const RowGradient rows = row_grad(t);
+  return rows.rows.defined() ? dense(rows, t.shape()) : t.grad();
+}
+
+}  // namespace detail
+
+RowGradient row_grad(const Tensor& t) {
+  (void)t.get();
+  detail::Leaf* const leaf = detail::leaf_of(t);
+  if (!leaf) return {};
+  const std::lock_guard lock(leaf->mutex);
+  return leaf->rows;
+}
+
+void set_row_grad(const Tensor& t, RowGradient gradient) {
+  constexpr const char* op = "set_row_grad";
+  detail::Leaf& leaf = detail::leaf_for(op, t);
+  const auto& [rows, values] = gradient;
+  if (rows.defined() != values.defined())
+    fail<AutogradError>(op, ": ", rows.defined() ? "values are" : "rows are", " undefined, expected both or none");
+  if (rows.defined()) {
+    if (t.rank() == 0) fail<ShapeError>(op, ": the leaf has no dimension, expected [N, ...]");
+    const Shape want = t.shape().with(0, rows.numel());
+    if (rows.rank() != 1) fail<ShapeError>(op, ": rows have shape ", rows.shape(), ", expected one dimension");
+    if (values.shape() != want) fail<ShapeError>(op, ": values have shape ", values.shape(), ", expected ", want);
+    if (rows.dtype() != DType::i64) fail<DTypeError>(op, ": rows are ", rows.dtype(), ", expected i64");
+    if (values.dtype() != t.dtype()) fail<DTypeError>(op, ": values are ", values.dtype(), ", expected ", t.dtype());
+    if (rows.device() != t.device() || values.device() != t.device())
+      fail<DeviceError>(op, ": rows are on ", rows.device(), " and values on ", values.device(), ", expected ",
+                        t.device());
+    check_indices(op, rows, t.size(0), "dimension 0 of the leaf " + text(t.shape()));
+  }
+  const std::lock_guard lock(leaf.mutex);
+  leaf.clear();
+  if (!rows.defined()) return;
+  const RowGradient part{rows.detach().contiguous(), values.detach().contiguous()};
+  leaf.keep(std::span(&part, 1));
+}
+
+bool has_grad(const Tensor& t) {
+  (void)t.get();
+  detail::Leaf* const leaf = detail::leaf_of(t);
+  if (!leaf) return false;
+  const std::lock_guard lock(leaf->mutex);
+  return leaf->grad.defined() || leaf->rows.rows.defined();
+}
+
+}  // namespace levin
