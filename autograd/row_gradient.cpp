@@ -1,6 +1,8 @@
 #include "autograd/row_gradient.h"
 
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "autograd/autocast.h"
 #include "autograd/leaf.h"
@@ -17,6 +19,27 @@ Leaf& leaf_for(const char* op, const Tensor& t) {
     fail<AutogradError>(op, ": the tensor of shape ", t.shape(),
                         " is not a leaf that requires grad; call requires_grad_() first");
   return *leaf;
+}
+
+// Where a table of a number for each row costs less than to sort the entries.
+constexpr std::int64_t kTableFactor = 32;
+
+// On the CPU: the rows in the order in which they are first named, and the place of each entry among them.
+std::pair<Tensor, Tensor> by_table(const Tensor& rows, std::int64_t count) {
+  const std::int64_t n = rows.numel();
+  const Tensor place = empty({n}, rows.device(), DType::i64);
+  const auto* const row = ptr<const std::int64_t>(rows);
+  auto* const to = ptr<std::int64_t>(place);
+  std::vector<std::int64_t> places(static_cast<std::size_t>(count), -1), named;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::int64_t& at = places[static_cast<std::size_t>(row[i])];
+    if (at < 0) {
+      at = static_cast<std::int64_t>(named.size());
+      named.push_back(row[i]);
+    }
+    to[i] = at;
+  }
+  return {from_data(named, {static_cast<std::int64_t>(named.size())}, rows.device()), place};
 }
 
 }  // namespace
@@ -37,35 +60,39 @@ void give_rows(std::size_t input, const Tensor& rows, const Tensor& values) {
   row_offer()->given.push_back({input, {flatten(rows), values}});
 }
 
-RowGradient merged(const RowGradient& gradient) {
+RowGradient merged(const RowGradient& gradient, std::int64_t rows) {
   const NoGrad off;
   const AutocastOff as_is;
   const std::int64_t n = gradient.rows.numel();
   if (n <= 1) return {gradient.rows.clone(), gradient.values.clone()};
   const Device device = gradient.rows.device();
-  const ValuesIndices sorted = sort(gradient.rows, 0);
-  const Tensor begins = cat({ones({1}, device, DType::b8),
-                             ne(narrow(sorted.values, 0, 1, n - 1), narrow(sorted.values, 0, 0, n - 1))});
-  const Tensor place = cumsum(begins.to(DType::i64), 0) - 1;
-  // The host does not wait for a device to count.
-  const std::int64_t count = device.is_cpu() ? ptr<const std::int64_t>(place)[n - 1] + 1 : n;
-  const Tensor sums = zeros(gradient.values.shape().with(0, count), device, gradient.values.dtype());
-  return {scatter(full({count}, -1, device, DType::i64), 0, place, sorted.values),
-          index_add(sums, 0, scatter(place, 0, sorted.indices, place), gradient.values)};
+  Tensor named, place;  // the rows, and the place of each entry among them
+  if (device.is_cpu() && rows <= kTableFactor * n) {
+    std::tie(named, place) = by_table(gradient.rows, rows);
+  } else {
+    const ValuesIndices sorted = sort(gradient.rows, 0);
+    const Tensor begins =
+        cat({ones({1}, device, DType::b8), ne(narrow(sorted.values, 0, 1, n - 1), narrow(sorted.values, 0, 0, n - 1))});
+    const Tensor group = cumsum(begins.to(DType::i64), 0) - 1;
+    // The host does not wait for a device to count.
+    const std::int64_t count = device.is_cpu() ? ptr<const std::int64_t>(group)[n - 1] + 1 : n;
+    named = scatter(full({count}, -1, device, DType::i64), 0, group, sorted.values);
+    place = scatter(group, 0, sorted.indices, group);
+  }
+  return {named, sum_of_rows(gradient.values.shape().with(0, named.numel()), place, gradient.values)};
 }
 
-// The sum of two gradients, each of which has a row once.
-RowGradient sum(const RowGradient& a, const RowGradient& b) {
+// The sum of two gradients of one table.
+RowGradient sum(const RowGradient& a, const RowGradient& b, std::int64_t rows) {
   const NoGrad off;
-  return merged({cat({a.rows, b.rows}), cat({a.values, b.values})});
+  return merged({cat({a.rows, b.rows}), cat({a.values, b.values})}, rows);
 }
 
 Tensor dense(const RowGradient& gradient, const Shape& shape) {
   const NoGrad off;
-  const AutocastOff as_is;
   const Tensor& values = gradient.values;
   const Tensor rows = values.device().is_cpu() ? gradient.rows : clamp(gradient.rows, 0, {});
-  return index_add(zeros(shape, values.device(), values.dtype()), 0, rows, values);
+  return sum_of_rows(shape, rows, values);
 }
 
 void Leaf::accumulate_rows(std::span<const RowGradient> parts, const void* by) {
@@ -82,8 +109,9 @@ void Leaf::accumulate_rows(std::span<const RowGradient> parts, const void* by) {
 // Adds in the order of dense gradients: first what one pass gave, then that to what was there.
 void Leaf::keep(std::span<const RowGradient> parts) {
   RowGradient all;
-  for (const RowGradient& part : parts) all = all.rows.defined() ? sum(all, merged(part)) : merged(part);
-  rows = rows.rows.defined() ? sum(rows, all) : std::move(all);
+  const std::int64_t n = meta.shape[0];
+  for (const RowGradient& part : parts) all = all.rows.defined() ? sum(all, merged(part, n), n) : merged(part, n);
+  rows = rows.rows.defined() ? sum(rows, all, n) : std::move(all);
 }
 
 void Leaf::make_dense() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "levin/autograd.h"
 
@@ -12,8 +13,8 @@ namespace levin {
 // A batch names few rows of a large table, so most of a gradient of the table's size is 0. The engine lets an op that
 // gathers rows say which ones received what (takes_rows, give_rows), where the table is a leaf and the pass accumulates
 // without create_graph. The leaf joins rows that were named more than once, in the order of the dense gradient, so sums
-// have its bits. grad(), hooks, homes and a dense gradient of another op make it dense, and then all is as if the op had
-// given a dense one.
+// have its bits. grad(), hooks, homes and a dense gradient of another op make it dense, and then all is as if the op
+// had given a dense one.
 namespace detail {
 
 // For ops' backward functions: whether give_rows may stand for the gradient of input i.
@@ -22,14 +23,16 @@ namespace detail {
 // values [rows.numel(), ...]. The op returns an undefined tensor for it.
 void give_rows(std::size_t input, const Tensor& rows, const Tensor& values);
 
-// Each row once, as row_grad says.
-[[nodiscard]] RowGradient merged(const RowGradient& gradient);
+// Each row once, as row_grad says, of a table with so many rows.
+[[nodiscard]] RowGradient merged(const RowGradient& gradient, std::int64_t rows);
 [[nodiscard]] Tensor dense(const RowGradient& gradient, const Shape& shape);
 
 // What an optimizer's kernels read and write of the leaf's gradient: row_grad(leaf).values, or grad().
 [[nodiscard]] Tensor gradient_values(const Tensor& leaf);
 // The leaf's gradient as a tensor like the leaf; a gradient of rows stays one. Undefined where there is none.
 [[nodiscard]] Tensor gradient_as_dense(const Tensor& leaf);
+// [N, ...] where values[k] is added to row rows[k], in the order of k: rows i64 [n] in [0, N), values [n, ...].
+[[nodiscard]] Tensor sum_of_rows(const Shape& shape, const Tensor& rows, const Tensor& values);
 // to[rows[k]] = from[k], in place, for rows in [0, N), which differ; others name nothing. `to` [N, ...] and `from`
 // are contiguous and of one dtype.
 void put_rows_(const Tensor& to, const Tensor& rows, const Tensor& from);

@@ -75,16 +75,16 @@ void OptimizerOf<Options>::set_momentum(int group, double value) {
 
 template <class Options>
 void OptimizerOf<Options>::update(int group, const float* found_inf) {
+  using K = Kind<Options>;
   const std::size_t g = index_of(group);
-  RowUse rows = RowUse::none;
+  const Options& o = options_[g];
   const auto kept = [&](std::size_t k) { return has_state(g, k); };
-  if constexpr (requires { Kind<Options>::row_use(options_[g], kept); })
-    rows = Kind<Options>::row_use(options_[g], kept);
-  if constexpr (requires { &Kind<Options>::run; })
-    Kind<Options>::run(*this, group, options_[g], found_inf);
+  if constexpr (requires { &K::run; })
+    K::run(*this, group, o, found_inf);
+  else if constexpr (requires { K::row_use(o, kept); })
+    Updates::run_with_rows(*this, group, K::rule(o, &groups_[g].lr), K::kWriter, found_inf, K::row_use(o, kept));
   else
-    Updates::run(*this, group, Kind<Options>::rule(options_[g], &groups_[g].lr), Kind<Options>::kWriter, found_inf,
-                 rows);
+    Updates::run(*this, group, K::rule(o, &groups_[g].lr), K::kWriter, found_inf);
 }
 
 // Whether a parameter of the group has state tensor `which`.

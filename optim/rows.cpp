@@ -7,8 +7,8 @@ namespace levin::optim {
 
 Updates::Rows::Rows(const Tensor& of, const Tensor& at, const Optimizer::State& states)
     : value(of.detach()), rows(at), whole(states), state(states) {
-  // Where -1 names nothing, the copy has row 0, and put_back drops it.
-  const Tensor from = value.device().is_cpu() ? rows : clamp(rows, 0, {});
+  if (!value.device().launches()) return;
+  const Tensor from = clamp(rows, 0, {});  // -1 names nothing: the copy has row 0, which put_back drops
   part = index_select(value, 0, from);
   for (Tensor& t : state.tensors) {
     if (t.defined()) t = index_select(t, 0, from);
@@ -32,9 +32,10 @@ RowGradient Updates::rows_of(const Optimizer& optimizer, const Optimizer::Group&
 void Updates::check_rows(const Optimizer& optimizer, const Optimizer::Group& g) {
   for (std::size_t i = 0; i < g.parameters.size(); ++i) {
     if (!has_grad(g.source(i)) || rows_of(optimizer, g, i).rows.defined()) continue;
-    fail<StateError>(optimizer.name(), ": the gradient of ", g.parameters[i].name,
-                     " is dense, expected rows, which embeddings with sparse = true give; grad(), hooks of the parameter, "
-                     "another op that reads it, masters and strategies of several ranks make them dense");
+    fail<StateError>(
+        optimizer.name(), ": the gradient of ", g.parameters[i].name,
+        " is dense, expected rows, which embeddings with sparse = true give; grad(), hooks of the parameter, "
+        "another op that reads it, masters and strategies of several ranks make them dense");
   }
 }
 

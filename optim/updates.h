@@ -33,11 +33,26 @@ struct Updates {
   // `writer` is the op's name in the error of a stale saved tensor. On a device that launches kernels nothing changes
   // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked.
   template <class Rule>
-  static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
-                  [[maybe_unused]] const float* found_inf, RowUse rows = RowUse::none) {
-    const Collected all = collect(optimizer, group, writer, rows);
+  static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer, const float* found_inf) {
+    const Collected all = collect(optimizer, group, writer);
     run(optimizer, group, rule, found_inf, all.slots);
-    for (const Rows& r : all.rows) r.put_back();
+  }
+  // As run, where gradients of rows need not be dense.
+  template <class Rule>
+  static void run_with_rows(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
+                            const float* found_inf, RowUse use) {
+    const Collected all = collect(optimizer, group, writer, use);
+    run(optimizer, group, rule, found_inf, all.slots);
+    for (const Rows& r : all.rows) {
+      if (r.part.defined()) {
+        r.put_back();
+        continue;
+      }
+      const kernels::Cpu on;
+      const auto* const rows = first<std::int64_t>(r.rows);
+      for (const auto& s : r.slots.single) kernels::cpu::update_rows(on, rule, s, rows, s.n / r.rows.numel());
+      for (const auto& s : r.slots.wide) kernels::cpu::update_rows(on, rule, s, rows, s.n / r.rows.numel());
+    }
   }
   template <class T>
   [[nodiscard]] static T* first(const Tensor& t) {
@@ -204,7 +219,7 @@ struct Updates {
         slot.a = first<A>(s.tensors[0]);
         slot.b = first<A>(s.tensors[1]);
         slot.c = first<A>(s.tensors[2]);
-        slot.n = value.numel();
+        slot.n = gradient.numel();
         slot.step = step;
         slot.first = place.first;
         slot.rounded = first<void>(rounded);
@@ -226,10 +241,12 @@ struct Updates {
   };
 
  public:
-  // Rows of a parameter and of its states beside their gradient, which the update reads and writes in place of these.
+  // The rows of a parameter that its gradient has. The CPU's kernel finds them by itself; for a device's, which is told
+  // where everything lies before the rows are known, they are copied, and put back after it.
   struct Rows {
-    Tensor value, rows, part;
+    Tensor value, rows, part;       // part: on a device
     Optimizer::State whole, state;  // of the parameter; of `part`
+    Slots slots{};                  // on the CPU, of the rows' gradient
 
     Rows(const Tensor& of, const Tensor& at, const Optimizer::State& states);
     void put_back() const;
@@ -277,10 +294,13 @@ struct Updates {
       Tensor& value = *g.parameters[i].value;
       std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
       if (rows.rows.defined()) {
-        if (rows.rows.numel() > 0) {
+        const typename Slots::Place of{static_cast<std::uint32_t>(place + i), 0};
+        if (gradients.back().numel() > 0) {
           Rows& r = in_rows.emplace_back(value, rows.rows, state);
-          slots.add(r.part, gradients.back(), r.state, step, {static_cast<std::uint32_t>(place + i), 0}, g.rounding,
-                    {});
+          if (r.part.defined())
+            slots.add(r.part, gradients.back(), r.state, step, of, g.rounding, {});
+          else
+            r.slots.add(value, gradients.back(), state, step, of, g.rounding, {});
         }
         value.get().storage->wrote(writer);
         continue;

@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -185,6 +187,7 @@ inline constexpr std::int64_t kUpdateChunk = 16384;  // elements a task
 
 namespace levin::kernels::cpu {
 LEVIN_PICK(update)          // update(on, rule, span of slots)
+LEVIN_PICK(update_rows)     // update_rows(on, rule, slot, rows, width)
 LEVIN_PICK(muon_direction)  // muon_direction(on, rule, slot, x)
 LEVIN_PICK(muon_apply)      // muon_apply(on, rule, slot, x)
 }  // namespace levin::kernels::cpu
@@ -451,6 +454,53 @@ void update_elements(const R& rule, const Slot<T>& s, std::int64_t begin, std::i
     if (s.half != Half::none) return update_half(rule, s, begin, end);
   }
   update_slot(rule, s, begin, end);
+}
+
+// Updates of rows of a table, which differ: the slot's p and states are the table's, [.., width], its g and n are those
+// of the rows alone. They are updated in a copy that stays in the nearest caches.
+template <class R, class T>
+void update_rows(const Cpu& on, const R& rule, const Slot<T>& s, const std::int64_t* rows, std::int64_t width) {
+  using A = Accum<T>;
+  constexpr std::int64_t kBlock = 2048;
+  const auto bytes = static_cast<std::int64_t>(s.half == Half::none ? sizeof(T) : 2);
+  // Copies elements [begin, begin + n) of the rows between the table and a buffer.
+  const auto copy = [=](bool to_table, void* table, void* buffer, std::int64_t size, std::int64_t begin,
+                        std::int64_t n) {
+    auto* const far = static_cast<std::byte*>(table);
+    auto* near = static_cast<std::byte*>(buffer);
+    for (std::int64_t row = begin / width, at = begin - row * width; n > 0; ++row, at = 0) {
+      const std::int64_t some = std::min(n, width - at);
+      std::byte* const in_table = far + (rows[row] * width + at) * size;
+      const auto moved = static_cast<std::size_t>(some * size);
+      to_table ? std::memcpy(in_table, near, moved) : std::memcpy(near, in_table, moved);
+      near += some * size;
+      n -= some;
+    }
+  };
+  on.parallel_for(s.n, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) T p[kBlock];
+    alignas(64) A states[3][kBlock];
+    A* const of_table[] = {s.a, s.b, s.c};
+    for (std::int64_t i = begin; i < end; i += kBlock) {
+      const std::int64_t n = std::min(kBlock, end - i);
+      const auto all = [&](bool to_table) {
+        copy(to_table, s.p, p, bytes, i, n);
+        for (int k = 0; k < 3; ++k) {
+          if (of_table[k]) copy(to_table, of_table[k], states[k], sizeof(A), i, n);
+        }
+      };
+      all(false);
+      Slot<T> part = s;
+      part.p = p;
+      part.g = reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(s.g) + i * bytes);
+      part.a = s.a ? states[0] : nullptr;
+      part.b = s.b ? states[1] : nullptr;
+      part.c = s.c ? states[2] : nullptr;
+      part.n = n;
+      update_elements(rule, part, 0, n);
+      all(true);
+    }
+  });
 }
 
 template <class R, class T>

@@ -529,6 +529,11 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
   return apply(Embedding{padding_idx, gradient}, weight, index);
 }
 
+Tensor detail::sum_of_rows(const Shape& shape, const Tensor& rows, const Tensor& values) {
+  constexpr OpInfo info{.name = "sum_of_rows"};
+  return add_slices(info, Tensor(), shape, 0, rows, values, kNoSkip);
+}
+
 void detail::put_rows_(const Tensor& to, const Tensor& rows, const Tensor& from) {
   constexpr OpInfo info{.name = "put_rows_"};
   if (from.numel() == 0) return;
