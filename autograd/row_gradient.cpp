@@ -64,7 +64,7 @@ RowGradient merged(const RowGradient& gradient, std::int64_t rows) {
   const NoGrad off;
   const AutocastOff as_is;
   const std::int64_t n = gradient.rows.numel();
-  if (n <= 1) return {gradient.rows.clone(), gradient.values.clone()};
+  if (n <= 1) return {gradient.rows.clone(), gradient.values.clone()};  // the leaf owns what it keeps
   const Device device = gradient.rows.device();
   Tensor named, place;  // the rows, and the place of each entry among them
   if (device.is_cpu() && rows <= kTableFactor * n) {
@@ -158,11 +158,11 @@ void set_row_grad(const Tensor& t, RowGradient gradient) {
                         t.device());
     check_indices(op, rows, t.size(0), "dimension 0 of the leaf " + text(t.shape()));
   }
+  RowGradient own;
+  if (rows.defined()) own = detail::merged({rows.detach().contiguous(), values.detach().contiguous()}, t.size(0));
   const std::lock_guard lock(leaf.mutex);
   leaf.clear();
-  if (!rows.defined()) return;
-  const RowGradient part{rows.detach().contiguous(), values.detach().contiguous()};
-  leaf.keep(std::span(&part, 1));
+  leaf.rows = std::move(own);
 }
 
 bool has_grad(const Tensor& t) {

@@ -118,7 +118,8 @@ constexpr Form kForms[] = {
        std::optional<std::int64_t> padding;
        if (c.one_in(3)) padding = c.integer();
        const Tensor weight = p.any();
-       return Tensors{embedding(weight, p.index(), padding)};
+       const auto gradient = c.one_in(3) ? EmbeddingGrad::rows : EmbeddingGrad::dense;
+       return Tensors{embedding(weight, p.index(), padding, gradient)};
      }},
     {"masked_select",
      [](Chooser&, Pool& p) {

@@ -24,7 +24,8 @@ MakeOptimizer make(Options options) {
 }
 
 struct Table : nn::Module {
-  Table(bool sparse, nn::Options options) : Module(options), rows(*this, "rows", {.count = 40, .dim = 6, .sparse = sparse}) {}
+  Table(bool sparse, nn::Options options)
+      : Module(options), rows(*this, "rows", {.count = 40, .dim = 6, .sparse = sparse}) {}
   nn::Embedding rows;
 };
 
@@ -56,9 +57,8 @@ Outcome run(Device device, bool sparse, const MakeOptimizer& kind, const How& ho
   options.precision = how.precision;
   options.capture = how.capture;
   Trainer trainer(options);
-  trainer.fit(
-      *optimizer, loader, [&](const Batch& b) { return mean(square(net.rows(b[0]) - b[1])); },
-      {.ckpt_path = how.resume});
+  trainer.fit(*optimizer, loader, [&](const Batch& b) { return mean(square(net.rows(b[0]) - b[1])); },
+              {.ckpt_path = how.resume});
   if (!how.save.empty()) trainer.save_checkpoint(how.save);
   return {net.rows.weight.detach().to(Device::cpu()).clone(), trainer.capture_report(),
           row_grad(net.rows.weight).rows.defined()};
