@@ -3,22 +3,13 @@
 #include <limits>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/index/dims.h"
 #include "levin/sparse.h"
 
 namespace levin {
 namespace {
 
 constexpr const char* kOp = "embedding_bag";
-
-void check_entries(const Tensor& index, std::int64_t rows) {
-  if (!index.device().is_cpu()) return;
-  const Tensor dense = index.contiguous();
-  const auto* at = ptr<const std::int64_t>(dense);
-  for (std::int64_t i = 0; i < dense.numel(); ++i) {
-    if (at[i] < 0 || at[i] >= rows)
-      fail<IndexError>(kOp, ": index ", at[i], " at position ", i, ", expected 0 to ", rows - 1);
-  }
-}
 
 // Where each bag begins, and the number of entries at the end.
 Tensor bounds(const Tensor& index, const Tensor& offsets, const BagOptions& o) {
@@ -30,9 +21,8 @@ Tensor bounds(const Tensor& index, const Tensor& offsets, const BagOptions& o) {
 void check(const Tensor& weight, const Tensor& index, const Tensor& offsets, const BagOptions& o) {
   check_float(kOp, weight);
   check_defined(kOp, index);
-  check_same_device(kOp, weight, index);
   if (weight.rank() != 2) fail<ShapeError>(kOp, ": weight has shape ", weight.shape(), ", expected [rows, columns]");
-  if (index.dtype() != DType::i64) fail<DTypeError>(kOp, ": index is ", index.dtype(), ", expected i64");
+  check_index_type(kOp, weight, index);
   if (index.rank() != 1 && index.rank() != 2)
     fail<ShapeError>(kOp, ": index has shape ", index.shape(), ", expected [E] with offsets, or [bags, n]");
   if (index.rank() == 1 && !offsets.defined())
@@ -56,7 +46,7 @@ void check(const Tensor& weight, const Tensor& index, const Tensor& offsets, con
     fail<IndexError>(kOp, ": padding_idx is ", *o.padding_idx, ", expected ", -weight.size(0), " to ",
                      weight.size(0) - 1);
   }
-  check_entries(index, weight.size(0));
+  check_indices(kOp, index, weight.size(0), "dimension 0 of weight " + text(weight.shape()));
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ LEVIN_OP_CASE(embedding_bag) {
       [=] {
         (void)embedding_bag(table, ints({0, 3}), begin);
       },
-      throws<IndexError>, "embedding_bag: index 3 at position 1, expected 0 to 2");
+      throws<IndexError>, "embedding_bag: index 3 at position [1] is out of range, expected 0 to 2");
   refuse(
       "no offsets", [=] { (void)embedding_bag(table, two); }, throws<StateError>,
       "embedding_bag: offsets are undefined beside an index of shape [2]");
