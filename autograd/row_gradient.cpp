@@ -120,9 +120,21 @@ void Leaf::make_dense() {
   rows = {};
 }
 
+std::pair<Tensor, Tensor> gradient_rows(const Tensor& t) {
+  RowGradient rows = row_grad(t);
+  return {std::move(rows.rows), std::move(rows.values)};
+}
+
 Tensor gradient_values(const Tensor& t) {
   RowGradient rows = row_grad(t);
   return rows.values.defined() ? std::move(rows.values) : t.grad();
+}
+
+bool has_gradient(const Tensor& t) { return has_grad(t); }
+
+Tensor take_rows(const Tensor& from, const Tensor& rows) {
+  const NoGrad off;
+  return index_select(from, 0, from.device().is_cpu() ? rows : clamp(rows, 0, {}));
 }
 
 Tensor gradient_as_dense(const Tensor& t) {

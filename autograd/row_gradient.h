@@ -1,10 +1,11 @@
-// Gradients of tables that hold rows alone: what ops give, what a leaf keeps, what optimizers read.
+// Gradients of tables that hold rows alone: what ops give and what a leaf keeps.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "levin/autograd.h"
+#include "tensor/core/gradient_rows.h"
 
 namespace levin {
 
@@ -27,15 +28,10 @@ void give_rows(std::size_t input, const Tensor& rows, const Tensor& values);
 [[nodiscard]] RowGradient merged(const RowGradient& gradient, std::int64_t rows);
 [[nodiscard]] Tensor dense(const RowGradient& gradient, const Shape& shape);
 
-// What an optimizer's kernels read and write of the leaf's gradient: row_grad(leaf).values, or grad().
-[[nodiscard]] Tensor gradient_values(const Tensor& leaf);
 // The leaf's gradient as a tensor like the leaf; a gradient of rows stays one. Undefined where there is none.
 [[nodiscard]] Tensor gradient_as_dense(const Tensor& leaf);
 // [N, ...] where values[k] is added to row rows[k], in the order of k: rows i64 [n] in [0, N), values [n, ...].
 [[nodiscard]] Tensor sum_of_rows(const Shape& shape, const Tensor& rows, const Tensor& values);
-// to[rows[k]] = from[k], in place, for rows in [0, N), which differ; others name nothing. `to` [N, ...] and `from`
-// are contiguous and of one dtype.
-void put_rows_(const Tensor& to, const Tensor& rows, const Tensor& from);
 
 }  // namespace detail
 }  // namespace levin

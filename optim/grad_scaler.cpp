@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 
-#include "autograd/row_gradient.h"
 #include "kernels/update/lists.cuh"
 #include "kernels/update/loss_scale.h"
 #include "levin/stream.h"
@@ -13,6 +12,7 @@
 #include "optim/masters.h"
 #include "optim/options.h"
 #include "optim/updates.h"
+#include "tensor/core/gradient_rows.h"
 #include "tensor/device/one_memory.h"
 #include "tensor/device/runtime.h"
 

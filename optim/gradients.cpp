@@ -2,7 +2,7 @@
 
 #include <unordered_set>
 
-#include "autograd/row_gradient.h"
+#include "tensor/core/gradient_rows.h"
 #include "tensor/device/one_memory.h"
 
 namespace levin::optim {

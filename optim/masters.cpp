@@ -3,9 +3,9 @@
 #include <set>
 #include <string>
 
-#include "autograd/row_gradient.h"
 #include "levin/stream.h"
 #include "optim/updates.h"
+#include "tensor/core/gradient_rows.h"
 
 namespace levin::optim {
 namespace {

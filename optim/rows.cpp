@@ -1,17 +1,15 @@
 // Updates of the rows of a parameter that its gradient has.
-#include "autograd/row_gradient.h"
-#include "levin/ops.h"
 #include "optim/updates.h"
+#include "tensor/core/gradient_rows.h"
 
 namespace levin::optim {
 
 Updates::Rows::Rows(const Tensor& of, const Tensor& at, const Optimizer::State& states)
     : value(of.detach()), rows(at), whole(states), state(states) {
   if (!value.device().launches()) return;
-  const Tensor from = clamp(rows, 0, {});  // -1 names nothing: the copy has row 0, which put_back drops
-  part = index_select(value, 0, from);
+  part = detail::take_rows(value, rows);
   for (Tensor& t : state.tensors) {
-    if (t.defined()) t = index_select(t, 0, from);
+    if (t.defined()) t = detail::take_rows(t, rows);
   }
 }
 
@@ -22,16 +20,16 @@ void Updates::Rows::put_back() const {
   }
 }
 
-RowGradient Updates::rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i) {
+std::pair<Tensor, Tensor> Updates::rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i) {
   const Tensor& value = *g.parameters[i].value;
   const bool whole = !optimizer.memory_ && g.pieces.empty() && (g.masters.empty() || !g.masters[i]) &&
                      value.is_contiguous() && (g.rounding == Rounding::nearest || itemsize(value.dtype()) > 2);
-  return whole ? row_grad(value) : RowGradient();
+  return whole ? detail::gradient_rows(value) : std::pair<Tensor, Tensor>();
 }
 
 void Updates::check_rows(const Optimizer& optimizer, const Optimizer::Group& g) {
   for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-    if (!has_grad(g.source(i)) || rows_of(optimizer, g, i).rows.defined()) continue;
+    if (!detail::has_gradient(g.source(i)) || rows_of(optimizer, g, i).first.defined()) continue;
     fail<StateError>(
         optimizer.name(), ": the gradient of ", g.parameters[i].name,
         " is dense, expected rows, which embeddings with sparse = true give; grad(), hooks of the parameter, "

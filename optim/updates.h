@@ -8,7 +8,6 @@
 
 #include "kernels/update/update.cuh"
 #include "kernels/update/update_device.h"
-#include "levin/autograd.h"
 #include "levin/optim.h"
 #include "tensor/device/in_stream.h"
 #include "tensor/device/one_memory.h"
@@ -142,9 +141,11 @@ struct Updates {
   }
 
  private:
-  // The gradient of parameter i where its rows can be updated alone: undefined tensors where it is dense, and where a
-  // master, a piece or other memory lies in between. Stochastic rounding goes by an element's place, so it needs all.
-  [[nodiscard]] static RowGradient rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i);
+  // Rows and values of the gradient of parameter i where they can be updated alone: undefined tensors where it is
+  // dense, and where a master, a piece or other memory lies in between. Stochastic rounding goes by an element's place,
+  // so it needs all.
+  [[nodiscard]] static std::pair<Tensor, Tensor> rows_of(const Optimizer& optimizer, const Optimizer::Group& g,
+                                                         std::size_t i);
   static void check_rows(const Optimizer& optimizer, const Optimizer::Group& g);  // of each parameter, or StateError
   // Whether state tensor `which` lies as its parameter does, or densely where it has a shape of its own.
   [[nodiscard]] static bool lies_as(const Tensor& state, const Tensor& parameter, const Optimizer* of, int group,
@@ -275,9 +276,8 @@ struct Updates {
     slots.single.reserve(g.parameters.size());
     gradients.reserve(g.parameters.size());
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-      const RowGradient rows = use == RowUse::none ? RowGradient() : rows_of(optimizer, g, i);
-      Tensor gradient =
-          rows.rows.defined() ? rows.values : (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
+      auto [rows, gradient] = use == RowUse::none ? std::pair<Tensor, Tensor>() : rows_of(optimizer, g, i);
+      if (!rows.defined()) gradient = (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
       gradients.push_back(laid_out_as(*g.parameters[i].value, std::move(gradient)));
       Optimizer::State& state = g.state[i];
@@ -293,10 +293,10 @@ struct Updates {
       ++state.step;
       Tensor& value = *g.parameters[i].value;
       std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
-      if (rows.rows.defined()) {
+      if (rows.defined()) {
         const typename Slots::Place of{static_cast<std::uint32_t>(place + i), 0};
         if (gradients.back().numel() > 0) {
-          Rows& r = in_rows.emplace_back(value, rows.rows, state);
+          Rows& r = in_rows.emplace_back(value, rows, state);
           if (r.part.defined())
             slots.add(r.part, gradients.back(), r.state, step, of, g.rounding, {});
           else
