@@ -120,17 +120,10 @@ void Leaf::make_dense() {
   rows = {};
 }
 
-std::pair<Tensor, Tensor> gradient_rows(const Tensor& t) {
-  RowGradient rows = row_grad(t);
-  return {std::move(rows.rows), std::move(rows.values)};
-}
-
 Tensor gradient_values(const Tensor& t) {
   RowGradient rows = row_grad(t);
   return rows.values.defined() ? std::move(rows.values) : t.grad();
 }
-
-bool has_gradient(const Tensor& t) { return has_grad(t); }
 
 Tensor take_rows(const Tensor& from, const Tensor& rows) {
   const NoGrad off;

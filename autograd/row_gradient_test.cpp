@@ -21,12 +21,6 @@ namespace levin {
 namespace {
 
 const Device cpu = Device::cpu();
-
-std::vector<Device> all_devices() {
-  std::vector<Device> devices{cpu};
-  if (const auto other = test::launching_device()) devices.push_back(*other);
-  return devices;
-}
 Tensor ints(const std::vector<std::int64_t>& values, Device device = cpu) {
   return from_data(values, {static_cast<std::int64_t>(values.size())}, cpu).to(device);
 }
@@ -159,7 +153,7 @@ TEST_CASE("a leaf's rows are its own: the caller's index and seed may change aft
 }
 
 TEST_CASE("set_row_grad adds rows that repeat, clears, and refuses what does not fit before anything changes") {
-  for (const Device device : all_devices()) {
+  for (const Device device : test::all_devices()) {
     Tensor w = table(4, 2, DType::f32, device);
     const Tensor values = reshape(arange(0, 6, 1, cpu).to(DType::f32), {3, 2}).to(device);
     set_row_grad(w, {ints({2, 0, 2}, device), values});
@@ -187,7 +181,7 @@ struct Root : nn::Module {
 };
 
 TEST_CASE("sparse tables of modules give rows, and the dense gradients in them, on a device, too") {
-  for (const Device device : all_devices()) {
+  for (const Device device : test::all_devices()) {
     Root root;
     nn::Embedding one(root, "one", {.count = 6, .dim = 3, .padding_idx = -1, .sparse = true});
     nn::Embedding dense(root, "dense", {.count = 6, .dim = 3, .padding_idx = -1});

@@ -70,8 +70,7 @@ TEST_CASE("a convolution of channels-last images on a device has the values and 
 }
 
 TEST_CASE("pooling of channels-last images on a device and on the cpu has the bits of contiguous ones") {
-  std::vector<Device> devices{Device::cpu()};
-  if (const auto found = levin::test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     for (const std::int64_t channels : {16, 5}) {
       for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {

@@ -12,7 +12,6 @@
 #include "optim/masters.h"
 #include "optim/options.h"
 #include "optim/updates.h"
-#include "tensor/core/gradient_rows.h"
 #include "tensor/device/one_memory.h"
 #include "tensor/device/runtime.h"
 #include "tensor/text/type_name.h"
@@ -60,7 +59,7 @@ Tensor Updates::filled(const Tensor& like, const Shape& shape, double value, Sta
 void Updates::zero_gradients(const Parameters& parameters) {
   constexpr const char* op = "zero_grad";
   for (const ParamRef& p : parameters) {
-    if (detail::gradient_rows(*p.value).first.defined()) continue;
+    if (row_grad(*p.value).rows.defined()) continue;
     if (const Tensor g = p.value->grad(); g.defined() && g.requires_grad()) p.value->set_grad(g.detach());
   }
   const Gradients gradients(op, parameters, op);
@@ -168,7 +167,7 @@ void Optimizer::zero_grad(SetToNone set_to_none) {
         continue;
       }
       for (const ParamRef& p : *some) {
-        if (detail::has_gradient(*p.value)) p.value->set_grad({});  // a frozen one may have no slot to clear
+        if (has_grad(*p.value)) p.value->set_grad({});  // a frozen one may have no slot to clear
       }
     }
   }

@@ -44,7 +44,9 @@ void OptimizerOf<Options>::add_group(Parameters parameters, Options options) {
   Kind<Options>::check(options);
   if constexpr (requires { &Kind<Options>::check_parameters; }) Kind<Options>::check_parameters(parameters);
   if constexpr (requires { Kind<Options>::check_new(options); }) Kind<Options>::check_new(options);
-  add(Kind<Options>::kName, std::move(parameters), options.lr, options.rounding);
+  Rounding rounding = Rounding::nearest;
+  if constexpr (requires { options.rounding; }) rounding = options.rounding;
+  add(Kind<Options>::kName, std::move(parameters), options.lr, rounding);
   options_.push_back(options);
 }
 

@@ -20,16 +20,16 @@ void Updates::Rows::put_back() const {
   }
 }
 
-std::pair<Tensor, Tensor> Updates::rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i) {
+RowGradient Updates::rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i) {
   const Tensor& value = *g.parameters[i].value;
   const bool whole = !optimizer.memory_ && g.pieces.empty() && (g.masters.empty() || !g.masters[i]) &&
                      value.is_contiguous() && (g.rounding == Rounding::nearest || itemsize(value.dtype()) > 2);
-  return whole ? detail::gradient_rows(value) : std::pair<Tensor, Tensor>();
+  return whole ? row_grad(value) : RowGradient();
 }
 
 void Updates::check_rows(const Optimizer& optimizer, const Optimizer::Group& g) {
   for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-    if (!detail::has_gradient(g.source(i)) || rows_of(optimizer, g, i).first.defined()) continue;
+    if (!has_grad(g.source(i)) || rows_of(optimizer, g, i).rows.defined()) continue;
     fail<StateError>(
         optimizer.name(), ": the gradient of ", g.parameters[i].name,
         " is dense, expected rows, which embeddings with sparse = true give; grad(), hooks of the parameter, "

@@ -21,12 +21,6 @@ namespace {
 
 const Device cpu = Device::cpu();
 
-std::vector<Device> all_devices() {
-  std::vector<Device> devices{cpu};
-  if (const auto other = test::launching_device()) devices.push_back(*other);
-  return devices;
-}
-
 // A table and a matrix behind it, whose step t names some rows, some of them again.
 struct Lookup {
   Tensor weight, matrix;
@@ -118,7 +112,7 @@ TEST_CASE("SparseAdam gives PyTorch's values, and rows that no index named keep 
       {0.43323622074209955, -0.9332362207420996, 1.8337925445241445, 0.07657592634551905, -3.0, 1.5, 0.8960451430831705,
        -0.1438191118729218},
   };
-  for (const Device device : all_devices()) {
+  for (const Device device : test::all_devices()) {
     Tensor w = reshape(tensor<double>({0.5, -1, 2, 0.25, -3, 1.5, 0.75, 0}, cpu), {4, 2}).to(device);
     w.requires_grad_();
     SparseAdam optimizer({{.value = &w, .name = "w"}}, {.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 0.01});
@@ -172,7 +166,7 @@ TEST_CASE("SparseAdam refuses a dense gradient and what needs one, before anythi
 }
 
 TEST_CASE("clipping, loss scaling and zero_grad read and write rows as they do dense gradients, on a device, too") {
-  for (const Device device : all_devices()) {
+  for (const Device device : test::all_devices()) {
     const auto compare = [&](const std::function<void(Lookup&, Optimizer&)>& act) {
       Lookup rows(EmbeddingGrad::rows, device), dense(EmbeddingGrad::dense, device);
       SGD a(rows.parameters(), {.lr = 0.1}), b(dense.parameters(), {.lr = 0.1});

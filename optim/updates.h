@@ -144,8 +144,7 @@ struct Updates {
   // Rows and values of the gradient of parameter i where they can be updated alone: undefined tensors where it is
   // dense, and where a master, a piece or other memory lies in between. Stochastic rounding goes by an element's place,
   // so it needs all.
-  [[nodiscard]] static std::pair<Tensor, Tensor> rows_of(const Optimizer& optimizer, const Optimizer::Group& g,
-                                                         std::size_t i);
+  [[nodiscard]] static RowGradient rows_of(const Optimizer& optimizer, const Optimizer::Group& g, std::size_t i);
   static void check_rows(const Optimizer& optimizer, const Optimizer::Group& g);  // of each parameter, or StateError
   // Whether state tensor `which` lies as its parameter does, or densely where it has a shape of its own.
   [[nodiscard]] static bool lies_as(const Tensor& state, const Tensor& parameter, const Optimizer* of, int group,
@@ -276,7 +275,7 @@ struct Updates {
     slots.single.reserve(g.parameters.size());
     gradients.reserve(g.parameters.size());
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-      auto [rows, gradient] = use == RowUse::none ? std::pair<Tensor, Tensor>() : rows_of(optimizer, g, i);
+      auto [rows, gradient] = use == RowUse::none ? RowGradient() : rows_of(optimizer, g, i);
       if (!rows.defined()) gradient = (optimizer.reads_model_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
       gradients.push_back(laid_out_as(*g.parameters[i].value, std::move(gradient)));
@@ -294,7 +293,7 @@ struct Updates {
       Tensor& value = *g.parameters[i].value;
       std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
       if (rows.defined()) {
-        const typename Slots::Place of{static_cast<std::uint32_t>(place + i), 0};
+        const Slots::Place of{static_cast<std::uint32_t>(place + i), 0};
         if (gradients.back().numel() > 0) {
           Rows& r = in_rows.emplace_back(value, rows, state);
           if (r.part.defined())

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "levin/device.h"
 #include "levin/engines.h"
@@ -14,6 +15,13 @@ namespace levin::test {
   if (device_count(DeviceType::cuda) > 0) return Device::cuda();
   if (device_count(DeviceType::simt) > 0) return Device::simt();
   return std::nullopt;
+}
+
+// The CPU, and that device.
+[[nodiscard]] inline std::vector<Device> all_devices() {
+  std::vector<Device> devices{Device::cpu()};
+  if (const auto other = launching_device()) devices.push_back(*other);
+  return devices;
 }
 
 // Who computes a family of ops on a GPU, while it lives.

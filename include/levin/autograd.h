@@ -183,22 +183,6 @@ class LEVIN_API HookHandle {
 // AutogradError on a non-leaf.
 LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& gradient)> hook);
 
-// A gradient that only some rows of a table [N, ...] received: that of row rows[k] is values[k], that of others is 0.
-struct RowGradient {
-  Tensor rows;    // i64 [n], each once; on a device there is a -1, which names no row, for each that was named again
-  Tensor values;  // [n, ...], 0 beside -1
-};
-// The gradient of a leaf where backward gave rows (embedding with EmbeddingGrad::rows); undefined tensors where there
-// is none, and where the gradient is dense. grad(), a hook of the leaf, another op's gradient and strategies of several
-// ranks make it dense. optim::SGD, Adagrad and SparseAdam, clipping and loss scaling read and write the rows alone.
-[[nodiscard]] LEVIN_API RowGradient row_grad(const Tensor& leaf);
-// The leaf's gradient becomes `gradient`, whose rows may come in any order and more than once: their sum counts.
-// Undefined tensors clear it. Throws AutogradError on a non-leaf, ShapeError, DTypeError, DeviceError, and on the CPU
-// IndexError for a row outside.
-LEVIN_API void set_row_grad(const Tensor& leaf, RowGradient gradient);
-// Whether the leaf has a gradient, dense or of rows, which this leaves as it is.
-[[nodiscard]] LEVIN_API bool has_grad(const Tensor& leaf);
-
 // x, whose gradient passes through `hook`: each backward calls it once, with the whole gradient of the result, and goes
 // on with what it returns, or with the gradient itself for an undefined tensor. Use the result in place of x
 // (Tensor.register_hook, which marks x itself). With create_graph the hook's ops are recorded. Throws ConfigError for

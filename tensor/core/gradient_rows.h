@@ -1,18 +1,13 @@
-// What optimizers read and write of gradients that hold rows alone (row_grad in levin/autograd.h). Autograd, which keeps
-// gradients, defines these functions, as it does Tensor::grad.
+// What optimizers read and write of gradients that hold rows alone (row_grad). Autograd, which keeps gradients, defines
+// these functions, as it does Tensor::grad.
 #pragma once
-
-#include <utility>
 
 #include "levin/tensor.h"
 
 namespace levin::detail {
 
-// Rows and values of row_grad(leaf).
-[[nodiscard]] std::pair<Tensor, Tensor> gradient_rows(const Tensor& leaf);
 // What kernels read and write of the leaf's gradient: the values of its rows, or grad().
 [[nodiscard]] Tensor gradient_values(const Tensor& leaf);
-[[nodiscard]] bool has_gradient(const Tensor& leaf);
 
 // from[rows[k]], of from [N, ...]; row 0 for a row of -1, which names nothing.
 [[nodiscard]] Tensor take_rows(const Tensor& from, const Tensor& rows);

@@ -152,8 +152,7 @@ TEST_CASE("averaging starts at epoch 7 of 10 by default, and where a number or a
 }
 
 TEST_CASE("with batch norms one more epoch runs forward alone and leaves statistics of the average") {
-  std::vector<Device> devices{cpu};
-  if (const auto there = launching_device()) devices.push_back(*there);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     CAPTURE(text(device));
     for (const auto& where : {std::optional<Device>(cpu), std::optional<Device>()}) {

@@ -237,8 +237,7 @@ TEST_CASE("after its first step a run takes no more memory from the system: step
       peaks.push_back(now.peak);
     }
   };
-  std::vector<Device> devices{Device::cpu()};
-  if (const auto found = launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     CAPTURE(text(device));
     release_cached_memory(device);

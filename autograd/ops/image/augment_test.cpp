@@ -268,8 +268,7 @@ LEVIN_OP_CASE(augment_affine) {
 
 TEST_CASE("the gradient of an affine map is its transpose for random maps, with the same bits on a device") {
   Generator g(1);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const double size : {0.3, 1.0, 3.0}) {
     for (const Interpolation how : {Interpolation::nearest, Interpolation::bilinear}) {
       CAPTURE(size);

@@ -147,8 +147,7 @@ LEVIN_OP_CASE(grid_sample) {
 }
 
 TEST_CASE("grid_sample: points that are not finite or far away lie outside or at the border, on all devices") {
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor x = reshape(arange(1, 7, 1, cpu, DType::f32), {1, 1, 2, 3});
   const Tensor grid = reshape(tensor({nan, 0.f, -inf, 0.f, 1e30f, 1e30f, -1e30f, -1e30f, 0.f, nan}, cpu), {1, 1, 5, 2});
@@ -174,8 +173,7 @@ TEST_CASE("grid_sample: points that are not finite or far away lie outside or at
 }
 
 TEST_CASE("grid_sample: points of volumes that are not finite or far away lie outside or at the border") {
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor x = reshape(arange(1, 13, 1, cpu, DType::f32), {1, 1, 2, 2, 3});
   const Tensor grid =
@@ -383,8 +381,7 @@ TEST_CASE("grid_sample's gradients of 1 to 40 channels are those of each channel
 
 TEST_CASE("grid_sample of an affine grid on a device: the identity gives the image, a half turn its mirror image") {
   Generator g(3);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     for (const AlignCorners align : {AlignCorners::no, AlignCorners::yes}) {
       const Tensor x = randn({2, 3, 5, 4}, g, cpu, DType::f64).to(device);

@@ -247,8 +247,7 @@ TEST_CASE("interpolate is its definition for random sizes, forward and backward,
     return low + std::int64_t(random() % std::uint32_t(high - low + 1));
   };
   Generator g(6);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (int k = 0; k < 120; ++k) {
     InterpolateOptions o{.mode = std::array{Mode::bilinear, Mode::bicubic, Mode::area, Mode::nearest}[random() % 4]};
     const bool linear = o.mode == Mode::bilinear || o.mode == Mode::bicubic;
@@ -305,8 +304,7 @@ TEST_CASE("interpolate is its definition for random sizes, forward and backward,
 
 TEST_CASE(
     "interpolate: a NaN or an infinity reaches the outputs in which it has weight alone, on the cpu and on a device") {
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Sample& s : weighted_samples()) {
     if (s.x.numel() == 0) continue;
     for (const double odd : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
@@ -329,8 +327,7 @@ TEST_CASE(
 
 TEST_CASE("interpolate rounds 16-bit sums once and keeps the memory format, on the cpu and on a device") {
   Generator g(4);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     CAPTURE(text(device));
     for (const DType dtype : {DType::f16, DType::bf16}) {

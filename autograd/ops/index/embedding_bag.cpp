@@ -1,6 +1,7 @@
 // Reductions of bags of rows: a sparse product with the table where every entry counts and the gradient is dense, else
 // a reduction of segments of the gathered rows.
 #include <limits>
+#include <optional>
 
 #include "autograd/autocast.h"
 #include "autograd/ops/index/dims.h"
@@ -58,12 +59,11 @@ Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& of
   if (!o.padding_idx && o.gradient == EmbeddingGrad::dense)
     return spmm({.crow = at, .col = entries, .cols = weight.size(0)}, scale, weight, o.mode);
 
-  const std::int64_t none = -1, given = o.padding_idx.value_or(none);
-  const std::int64_t padding = o.padding_idx && given < 0 ? given + weight.size(0) : given;
-  const Tensor left_out = unsqueeze(eq(entries, padding), 1);
+  std::optional<std::int64_t> padding = o.padding_idx;
+  if (padding && *padding < 0) *padding += weight.size(0);
+  const Tensor left_out = unsqueeze(eq(entries, padding.value_or(-1)), 1);
   const DType wide = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const Tensor rows =
-      cast(embedding(weight, entries, o.padding_idx ? std::optional(padding) : std::nullopt, o.gradient), wide);
+  const Tensor rows = cast(embedding(weight, entries, padding, o.gradient), wide);
   const bool extreme = o.mode == Reduce::max || o.mode == Reduce::min;
   const double last =
       o.mode == Reduce::max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();

@@ -89,8 +89,7 @@ TEST_CASE("embedding_renorm_ shortens the same rows on a device") {
 
 TEST_CASE("embedding_renorm_ leaves rows with NaN and makes 0 and NaN of infinite ones, on a device, too") {
   const Tensor weight = reshape(tensor<double>({kNaN, 9, kInf, 9, 0, 0, -9, 0}, cpu), {4, 2});
-  std::vector<Device> devices{cpu};
-  if (const auto other = test::launching_device()) devices.push_back(*other);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices)
     for (const double p : {1.0, 2.0, kInf}) {
       Tensor w = weight.to(device).clone();
@@ -150,8 +149,7 @@ struct Root : nn::Module {
 };
 
 TEST_CASE("tables with a max_norm shorten the rows of a call before they are looked up, on a device, too") {
-  std::vector<Device> devices{cpu};
-  if (const auto other = test::launching_device()) devices.push_back(*other);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     Root root;
     nn::Embedding one(root, "one", {.count = 5, .dim = 3, .max_norm = 0.25, .norm_type = 1});

@@ -191,8 +191,7 @@ TEST_CASE("im2col and col2im are their definitions for random windows, on a devi
   };
   const auto both = [&](std::int64_t low, std::int64_t high) { return std::array{pick(low, high), pick(low, high)}; };
   Generator g(6);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   int checked = 0;
   while (checked < 150) {
     const WindowOptions o{.kernel = both(1, 4), .stride = both(1, 6), .padding = both(0, 5), .dilation = both(1, 6)};
@@ -231,8 +230,7 @@ TEST_CASE("a matrix product with im2col is conv2d, forward and backward, on the 
     ConvOptions o;
   };
   Generator g(2);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Case& c : {Case{{2, 3, 8, 7}, {4, 3, 3, 3}, {.padding = {1, 1}}},
                         Case{{1, 2, 9, 11}, {3, 2, 2, 4}, {.stride = {2, 3}, .padding = {1, 2}, .dilation = {2, 1}}},
                         Case{{3, 2, 6, 6}, {5, 2, 6, 6}, {}}, Case{{2, 4, 5, 5}, {2, 4, 1, 1}, {.stride = {2, 2}}}}) {
@@ -272,8 +270,7 @@ TEST_CASE("col2im of im2col multiplies each pixel by the number of windows that 
 
 TEST_CASE("16-bit sums of col2im are rounded once, and a device has the bits of the cpu") {
   Generator g(4);
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   const WindowOptions o{.kernel = {5, 7}, .stride = {1, 2}, .padding = {2, 3}};
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
     const Tensor columns = randn(columns_shape({2, 3, 9, 11}, o), g, cpu).to(dtype);
@@ -287,8 +284,7 @@ TEST_CASE("16-bit sums of col2im are rounded once, and a device has the bits of 
 }
 
 TEST_CASE("strides, dilations and paddings up to the limit cost nothing where one window fits or one tap is") {
-  std::vector<Device> devices{cpu};
-  if (const auto found = test::launching_device()) devices.push_back(*found);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices) {
     CAPTURE(text(device));
     const Tensor x = reshape(arange(12, device, DType::f32), {1, 1, 3, 4});

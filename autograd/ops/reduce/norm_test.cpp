@@ -358,8 +358,7 @@ RunningStatistics fresh_statistics(Device device, std::optional<double> momentum
 }  // namespace
 
 TEST_CASE("running statistics follow the batches as the formula says, by momentum and as an average") {
-  std::vector<Device> devices{cpu};
-  if (const auto device = test::launching_device()) devices.push_back(*device);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices)
     for (const std::optional<double> momentum : {std::optional(0.1), std::optional(1.0), std::optional<double>()})
       for (const auto& [x_type, type] : {std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
@@ -393,8 +392,7 @@ TEST_CASE("running statistics follow the batches as the formula says, by momentu
 }
 
 TEST_CASE("a batch without channels counts as a batch") {
-  std::vector<Device> devices{cpu};
-  if (const auto device = test::launching_device()) devices.push_back(*device);
+  const std::vector<Device> devices = test::all_devices();
   for (const Device device : devices)
     for (const std::optional<double> momentum : {std::optional(0.1), std::optional<double>()}) {
       const RunningStatistics running{zeros({0}, device), ones({0}, device), zeros({}, device, DType::i64), momentum};

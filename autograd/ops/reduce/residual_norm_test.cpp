@@ -112,8 +112,7 @@ LEVIN_OP_CASE(add_layer_norm) { return case_of(true); }
 LEVIN_OP_CASE(add_rms_norm) { return case_of(false); }
 
 TEST_CASE("a residual norm has the values of an addition and a norm, and keeps the dtypes of its operands") {
-  std::vector<Device> devices{cpu};
-  if (const auto device = test::launching_device()) devices.push_back(*device);
+  const std::vector<Device> devices = test::all_devices();
   const std::pair<DType, DType> dtypes[] = {
       {DType::f32, DType::f32}, {DType::f32, DType::bf16}, {DType::f32, DType::f16}, {DType::bf16, DType::bf16}};
   for (const Device device : devices)

@@ -78,8 +78,8 @@ class LEVIN_API Optimizer {
   // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches (LAMB:
   // three), and more launches for a further group or dtype and for 384 parameters more. Masters then need no launch of
   // their own: step(), too, reads the model's 16-bit gradients unless gather_gradients() was called, and the update
-  // rounds each master into its parameter. True for Levin's optimizers except for LBFGS, Muon and Adafactor, on one
-  // device that launches kernels, without pieces; false for classes that derive from them.
+  // rounds each master into its parameter. True for Levin's optimizers except for LBFGS, Muon, Adafactor and
+  // SparseAdam, on one device that launches kernels, without pieces; false for classes that derive from them.
   [[nodiscard]] bool fuses_clipping() const;
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
@@ -110,8 +110,7 @@ class LEVIN_API Optimizer {
   // its parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
   // Whether the rule treats each element by itself, as sharding needs: false for LBFGS, LAMB, Muon, Adafactor and
-  // SparseAdam.
-  // Your own optimizers override it.
+  // SparseAdam. Your own optimizers override it.
   [[nodiscard]] virtual bool elementwise() const { return true; }
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
   [[nodiscard]] std::vector<ParamRef> pieces() const;
@@ -304,12 +303,11 @@ class LEVIN_API AdamW final : public OptimizerOf<AdamWOptions> {
 // Adam for tables whose gradients are rows (EmbeddingOptions::sparse): a step updates these rows of p, m and v alone,
 // so the m and v of others do not shrink. p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps), t counting the
 // steps of the table. A step throws StateError where a gradient is dense, which masters, hooks and strategies of
-// several ranks make it, and for stochastic rounding of 16-bit tables; use_pieces and keep_state_in throw ConfigError.
+// several ranks make it; use_pieces and keep_state_in throw ConfigError. 16-bit tables are rounded to the nearest.
 struct LEVIN_API SparseAdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   bool maximize = false;
-  Rounding rounding = Rounding::nearest;
 };
 extern template class OptimizerOf<SparseAdamOptions>;
 class LEVIN_API SparseAdam final : public OptimizerOf<SparseAdamOptions> {
