@@ -509,6 +509,33 @@ def cdist_rows():
     return rows
 
 
+def ctc_loss_both(s, make):
+    steps, texts, classes, labels = s
+    x = make((steps, texts, classes)).log_softmax(-1).detach().requires_grad_()
+    targets = torch.randint(1, classes, (texts, labels), device=make.device)
+    lengths = torch.full((texts,), steps), torch.full((texts,), labels)
+    return gradient_case(lambda g: lambda: torch.autograd.grad(g(x), x), lambda x: F.ctc_loss(x, targets, *lengths))
+
+
+def rotary(pairs):
+    """PyTorch has no such function: the code of its users, of Llama's halves and of GPT-J's pairs."""
+    def turn(x, cos, sin):
+        a, b = (x[..., ::2], x[..., 1::2]) if pairs else x.chunk(2, -1)
+        turned = torch.stack((-b, a), -1).flatten(-2) if pairs else torch.cat((-b, a), -1)
+        return x * cos + turned * sin
+
+    def tables(s, make):
+        angle = torch.arange(s[2], device=make.device)[:, None] * 10000 ** (
+            -torch.arange(0, s[3], 2, device=make.device) / s[3])
+        angle = angle.repeat_interleave(2, -1) if pairs else torch.cat((angle, angle), -1)
+        return angle.cos().to(make.dtype), angle.sin().to(make.dtype)
+
+    def backward_case(s, make):
+        t = tables(s, make)
+        return backward(one, lambda x: turn(x, *t))(s, make)
+    return lambda s, m: (lambda x=m(s), t=tables(s, m): turn(x, *t)), backward_case
+
+
 def random_flip(shape, make):
     x = make((shape[0], shape[1], shape[2], shape[2]))
 
@@ -682,6 +709,9 @@ OPS = {
     "layer_norm_backward": backward(norm_inputs, layer_norm),
     "rms_norm": lambda s, m: (lambda a=norm_inputs(s, m)[:2]: rms_norm(*a)),
     "rms_norm_backward": backward(lambda s, m: norm_inputs(s, m)[:2], rms_norm),
+    "glu": unary(F.glu), "glu_backward": backward(one, F.glu), "ctc_loss_both": ctc_loss_both,
+    "rotary": rotary(False)[0], "rotary_backward": rotary(False)[1],
+    "rotary_pairs": rotary(True)[0], "rotary_pairs_backward": rotary(True)[1],
     "batch_norm": lambda s, m: (lambda a=norm_inputs(s, m): batch_norm(*a)),
     "batch_norm_backward": backward(norm_inputs, batch_norm),
     "group_norm": lambda s, m: (lambda a=norm_inputs(s, m): group_norm(*a)),

@@ -71,6 +71,7 @@ RELU = "autograd/ops/pointwise/relu.cu"
 CAST = "autograd/ops/pointwise/cast.cu"
 ARITH = "autograd/ops/pointwise/pointwise_arith.cu"
 INDEX = "autograd/ops/index/index.cu"
+ROTARY = "autograd/ops/products/rotary.cu"
 RANDOM = "autograd/ops/pointwise/random.cu"
 REDUCE = "autograd/ops/reduce/reduce.cu"
 SOFTMAX = "autograd/ops/reduce/softmax.cu"
@@ -119,6 +120,7 @@ def kernels_of(t, size):
     for name, kernel in (("sum of all", "reduce_blocks"), ("sum of columns", "reduce_columns")):
         yield Kernel(f"{name} {t}", REDUCE, rf"{kernel}<{t}, float, \(Reduce\)0, \(Map\)0, [48], {t}>", size,
                      [("load", size)])
+    yield Kernel(f"rotary {t}", ROTARY, f"rotate_items<[48], {t}>", 2 * size, [("whole", size)])
     yield Kernel(f"dropout {t}", RANDOM, f"dropout_items<{t}>", 2 * size, [("whole", size)])
     yield Kernel(f"sum of gathered rows {t}", INDEX, rf"sum_row_items<[48], {t}, unsigned int>", 2 * size,
                  [("load", size)])

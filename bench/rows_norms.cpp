@@ -56,6 +56,50 @@ void of_rows(std::vector<Kernel>& k) {
                      3);
                },
                wide});
+  k.push_back({"glu", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)glu(x); }, 1.5 * bytes_of(x)};
+               },
+               wide});
+  k.push_back({"glu_backward", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     {random(s, d)}, [](const Tensors& in) { return glu(in[0]); }, 2.5);
+               },
+               wide});
+  // [steps, texts, classes, labels of a text]: speech by characters and by pieces of words.
+  k.push_back(
+      {"ctc_loss_both",
+       Sizes::own,
+       {DType::f32},
+       [](const Shape& s, DType d) {
+         Tensor x = log_softmax(random({s[0], s[1], s[2]}, d), -1).detach();
+         x.requires_grad_();
+         const Tensor targets = integers(s[2] - 1, {s[1], s[3]}) + 1;
+         const Tensor steps = full({s[1]}, s[0], device(), DType::i64);
+         const Tensor labels = full({s[1]}, s[3], device(), DType::i64);
+         return Work{[=] { (void)grad(ctc_loss(x, targets, steps, labels), std::span(&x, 1)); }, 2 * bytes_of(x)};
+       },
+       {{5, 2, 4, 2}, {400, 16, 29, 60}, {250, 16, 1024, 40}}});
+  // [batch, heads, positions, width]
+  const std::vector<Shape> heads{{1, 2, 4, 8}, {4, 8, 512, 64}, {8, 32, 2048, 128}};
+  for (const auto& [name, pairs] : std::map<std::string, RotaryPairs>{{"rotary", RotaryPairs::halves},
+                                                                      {"rotary_pairs", RotaryPairs::interleaved}}) {
+    const auto turn_of = [pairs = pairs](const Shape& s) {
+      return [=, table = rotary_table(arange(s[2], device()), s[3])](const Tensors& in) {
+        return apply_rotary(in[0], table, pairs);
+      };
+    };
+    k.push_back({name, Sizes::own, floats(),
+                 [=](const Shape& s, DType d) {
+                   const Tensors in{random(s, d)};
+                   return Work{[=, turn = turn_of(s)] { (void)turn(in); }, 2 * bytes_of(in[0])};
+                 },
+                 heads});
+    k.push_back({name + "_backward", Sizes::own, floats(),
+                 [=](const Shape& s, DType d) { return backward_of({random(s, d)}, turn_of(s), 2); }, heads});
+  }
   // [rows, others, length] and the power
   const std::vector<Shape> pairs{{2, 3, 4}, {1024, 1024, 3}, {1024, 1024, 64}, {512, 512, 512}};
   const auto flops = [](const Shape& s) { return 3 * double(s[0] * s[1] * s[2]); };

@@ -1,6 +1,6 @@
 // The headers of the standard library that most sources include, compiled once. Sources include what they use as if
-// this file were not: builds with sanitizers go without it and check that. Without Levin's own headers, which would
-// bring names of one layer into another.
+// this file were not: ./run --asan goes without it and checks that. Without Levin's own headers, which would bring
+// names of one layer into another.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -240,6 +240,74 @@ struct Mish {
   }
 };
 
+// a sigmoid(b), of both halves of one tensor.
+struct Gate {
+  static constexpr std::int64_t kGrain = 16384;
+  template <class T>
+  LEVIN_HD T operator()(T a, T b) const {
+    return a * m::sigmoid(b);
+  }
+  template <class H>
+  LEVIN_HD float for_half(float a, float b) const {
+    return a * h::sigmoid(b);
+  }
+};
+// g times the derivative of a sigmoid(b) by b; that by a is Gate of g and b.
+struct GateSlope {
+  static constexpr std::int64_t kGrain = 16384;
+  template <class T>
+  LEVIN_HD T operator()(T g, T a, T b) const {
+    const T s = m::sigmoid(b);
+    return g * a * (s * (T(1) - s));
+  }
+  template <class H>
+  LEVIN_HD float for_half(float g, float a, float b) const {
+    const float s = h::sigmoid(b);
+    return g * a * (s * (1.0f - s));
+  }
+};
+Tensor half_of(const Tensor& x, int dim, int which) {
+  const std::int64_t size = x.shape()[dim] / 2;
+  return narrow(x, dim, which * size, size);
+}
+// Its gradients of both halves lie in one tensor.
+struct GluBackward {
+  static constexpr OpInfo info{.name = "glu_backward"};
+  int dim;
+  SavedInput gy{}, x{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& x_) {
+    gy = gy_, x = x_;
+    const Tensor gx = empty_like(x_), a = half_of(x_, dim, 0), b = half_of(x_, dim, 1);
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
+      run(on, Gate{}, Signature<T, T, T>{}, half_of(gx, dim, 0), gy_, b);
+      run(on, GateSlope{}, Signature<T, T, T, T>{}, half_of(gx, dim, 1), gy_, a, b);
+    });
+    return gx;
+  }
+  // The composite twin, in public ops.
+  [[nodiscard]] Tensor twin(const Tensor& g, const Tensor& in) const {
+    const Tensor s = sigmoid(half_of(in, dim, 1));
+    return cat({g * s, g * half_of(in, dim, 0) * (s * (1 - s))}, dim);
+  }
+  Grads<2> backward(const Tensor& ggx, NeedMask need) {
+    return vjp<2>([&](const auto& in) { return twin(in[0], in[1]); }, {gy.get(), x.get()}, std::array{ggx}, need);
+  }
+};
+struct Glu {
+  static constexpr OpInfo info{.name = "glu"};
+  int dim;
+  SavedInput x{};
+
+  Tensor forward(const Tensor& x_) {
+    x = x_;
+    return map(info, Gate{}, kFloats, half_of(x_, dim, 0), half_of(x_, dim, 1));
+  }
+  Grads<1> backward(const Tensor& gy, Need<1>) { return {apply(GluBackward{dim}, gy, x.get())}; }
+};
+
+LEVIN_OP_TABLE(Glu)
+LEVIN_OP_TABLE(GluBackward)
 LEVIN_LIST(Tanh)
 LEVIN_LIST(Sigmoid)
 LEVIN_LIST(Gelu)
@@ -277,7 +345,7 @@ Tensor mish(const Tensor& x) { return unary<Mish>(x); }
 Tensor glu(const Tensor& x, std::int64_t dim) {
   const std::int64_t size = x.size(dim);
   if (size % 2 != 0) fail<ShapeError>("glu: x has ", size, " elements along dim ", dim, ", expected an even number");
-  return narrow(x, dim, 0, size / 2) * sigmoid(narrow(x, dim, size / 2, size / 2));
+  return apply(Glu{wrap_dim(Glu::info.name, dim, x.rank())}, x);
 }
 Tensor softplus(const Tensor& x, double beta, double threshold) {
   if (!(beta > 0)) fail<ConfigError>("softplus: beta is ", beta, ", expected more than 0");

@@ -143,7 +143,7 @@ LEVIN_OP_CASE(prelu) {
   return c;
 }
 LEVIN_OP_CASE(glu) {
-  OpCase c{.ops = {"mul", "sigmoid"}, .dtypes = kFloatDTypes};
+  OpCase c{.ops = {"glu", "glu_backward"}, .dtypes = kFloatDTypes};
   const auto add = [&](Shape shape, std::int64_t dim) {
     c.samples.push_back(
         {.inputs = {real(shape)},

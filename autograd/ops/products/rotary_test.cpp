@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tests/device.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -35,7 +36,7 @@ Tensor rotary_reference(const Tensor& x, const Tensor& positions, std::int64_t d
 }  // namespace
 
 LEVIN_OP_CASE(rotary_embedding) {
-  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 16, .no_single = "pairs of elements are rotated"};
+  OpCase c{.ops = {"apply_rotary"}, .dtypes = kFloatDTypes, .ulps = 16, .no_single = "pairs of elements are rotated"};
   const auto add = [&](const Shape& shape, const Tensor& positions, RotaryOptions o) {
     c.samples.push_back({.inputs = {real(shape), fixed(positions)},
                          .call = [=](const Tensors& in) { return Tensors{rotary_embedding(in[0], in[1], o)}; },
@@ -52,6 +53,9 @@ LEVIN_OP_CASE(rotary_embedding) {
     add({2, 3, 4, 6}, positions_of({5, 0, 7, 2}, {4}), {.base = 500'000, .pairs = pairs});
     add({2, 3, 2, 6}, positions_of({5, 6, 8, 1}, {2, 1, 2}), {.pairs = pairs});
     add({2, 4, 9}, positions_of({0, 1, 2, 3}, {4}), {.base = 100, .pairs = pairs, .dim = 4});
+    // Whole vectors of 16 bytes in every dtype, with and without elements that stay.
+    add({2, 2, 3, 32}, positions_of({5, 6, 8, 1, 2, 3}, {2, 1, 3}), {.pairs = pairs});
+    add({3, 48}, positions_of({5, 0, 7}, {3}), {.pairs = pairs, .dim = 32});
   }
   const Tensor place = zeros({3}, cpu, DType::i64);
   c.errors.push_back({"odd width",
@@ -131,6 +135,28 @@ TEST_CASE("angles of far positions are exact to the last digit of f32") {
   const Tensor want = rotary_reference(x.to(DType::f64), far, 64, 500'000, RotaryPairs::halves);
   // Three roundings of values up to 2 |x|, |x| < 5.
   CHECK(allclose(got.to(DType::f64), want, 0, 3 * 10 * 0x1p-24));
+}
+
+TEST_CASE("rotations of views, and gradients of a table: those of a copy and of finite differences, on a device, too") {
+  Generator gen(2);
+  for (const Device device : levin::test::all_devices()) {
+    for (const RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {
+      // Queries in a packed projection [B, T, 3, heads, D].
+      const Tensor packed = randn({2, 3, 3, 4, 16}, gen, cpu).to(device);
+      const Tensor q = transpose(select(packed, 2, 1), 1, 2);
+      const RotaryTable table = rotary_table(positions_of({4, 5, 6}, {3}).to(device), 16);
+      CHECK(equal(apply_rotary(q, table, pairs), apply_rotary(q.contiguous(), table, pairs)));
+
+      const Tensor x = randn({2, 3, 6}, gen, cpu, DType::f64).to(device);
+      const Tensor cos = randn({2, 1, 2}, gen, cpu, DType::f64).to(device);
+      const Tensor sin = randn({2, 1, 2}, gen, cpu, DType::f64).to(device);
+      const auto turn = [&](std::span<const Tensor> in) { return Tensors{apply_rotary(in[0], {in[1], in[2]}, pairs)}; };
+      Tensors inputs{x, cos, sin};
+      for (Tensor& in : inputs) in.requires_grad_();
+      CHECK(gradcheck(turn, inputs));
+      CHECK(gradgradcheck(turn, inputs, gen));
+    }
+  }
 }
 
 TEST_CASE("products of rotated vectors depend on the difference of their positions alone") {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/device.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -78,7 +79,11 @@ Tensor ctc_reference(const Tensor& log_probs, const Texts& texts, const CtcOptio
 }  // namespace
 
 LEVIN_OP_CASE(ctc_loss) {
-  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 16, .layout_changes_sums = true};
+  OpCase c{.ops = {"ctc_paths", "ctc_paths_backward"},
+           .dtypes = kFloatDTypes,
+           .ulps = 8,
+           .sums = 16,
+           .layout_changes_sums = true};
   const auto add = [&](const Texts& texts, const CtcOptions& o) {
     c.samples.push_back({.inputs = {real({texts.steps, texts.count(), texts.classes}), fixed(texts.padded()),
                                     fixed(ints(texts.input_lengths)), fixed(texts.lengths())},
@@ -197,6 +202,29 @@ TEST_CASE("a long text's CTC loss neither underflows nor overflows in f32") {
   const Tensor wide = ctc_loss(log_softmax(logits.to(DType::f64), -1), targets, in, n);
   const Tensor loss = ctc_loss(log_softmax(logits, -1), targets, in, n);
   CHECK(loss.item<float>() == doctest::Approx(wide.item<double>()).epsilon(1e-5));
+}
+
+TEST_CASE("shares of paths sum to one at each step, on a device, too, and equal those of the cpu") {
+  Generator gen(3);
+  const Tensor x = log_softmax(randn({50, 3, 12}, gen, cpu, DType::f64) * 3, -1).detach();
+  // 20 labels with repeats, none, and as many as the steps can spell without a blank.
+  Tensor targets = zeros({3, 20}, cpu, DType::i64);
+  for (const std::int64_t n : {0, 2}) {
+    Tensor row = select(targets, 0, n);
+    copy_(row, n == 0 ? randint(1, 4, {20}, gen, cpu) : remainder(arange(20, cpu), 11) + 1);
+  }
+  const Tensor in = ints({50, 30, 20}), n = ints({20, 0, 20});
+  Tensor first;
+  for (const Device device : levin::test::all_devices()) {
+    Tensor p = x.to(device).detach();
+    p.requires_grad_();
+    const Tensor losses = ctc_loss(p, targets.to(device), in.to(device), n.to(device), {.reduction = Reduction::none});
+    const Tensor g = grad(Tensors{sum(losses)}, Tensors{p})[0].to(cpu);
+    const Tensor steps = lt(unsqueeze(arange(50, cpu), 1), unsqueeze(in, 0));
+    CHECK(allclose(sum(g, {2}), -cast(steps, DType::f64), 1e-12, 1e-12));
+    if (first.defined()) CHECK(allclose(g, first, 1e-12, 1e-12));
+    first = g;
+  }
 }
 
 }  // namespace levin::testing

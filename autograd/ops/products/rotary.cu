@@ -1,8 +1,14 @@
 // Rotary embedding of positions. Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding",
-// 2021, equation 34. Public ops in a row; 16-bit numbers are widened to f32 first.
+// 2021, equation 34. 16-bit numbers are computed in f32.
+#include <array>
 #include <cmath>
 
+#include "autograd/op_table.h"
 #include "autograd/ops/reduce/loss_parts.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/pointwise/rotary.cuh"
+#include "levin/autograd.h"
+#include "levin/extend.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -38,16 +44,57 @@ RotaryTable table_of(const Tensor& positions, std::int64_t dim, double base, DTy
   return {cast(cos(angle), dtype), cast(sin(angle), dtype)};
 }
 
-Tensor rotated(const Tensor& x, const RotaryTable& table, RotaryPairs pairs) {
-  const std::int64_t half = table.cos.size(-1), dim = 2 * half;
-  const Tensor turning = cast(narrow(x, -1, 0, dim), table.cos.dtype());
+// The composite twin, in public ops.
+Tensor twin(const Tensor& x, const Tensor& cos, const Tensor& sin, RotaryPairs pairs) {
+  const std::int64_t half = cos.size(-1), dim = 2 * half;
+  const Tensor turning = cast(narrow(x, -1, 0, dim), cos.dtype());
   const bool halves = pairs == RotaryPairs::halves;
   const Tensor a = halves ? narrow(turning, -1, 0, half) : slice(turning, -1, 0, dim, 2);
   const Tensor b = halves ? narrow(turning, -1, half, half) : slice(turning, -1, 1, dim, 2);
-  const Tensor left = a * table.cos - b * table.sin, right = b * table.cos + a * table.sin;
+  const Tensor left = a * cos - b * sin, right = b * cos + a * sin;
   Tensor y = halves ? cat({left, right}, -1) : flatten(stack({left, right}, -1), -2, -1);
   y = cast(y, x.dtype());
   return dim == x.size(-1) ? y : cat({y, narrow(x, -1, dim, x.size(-1) - dim)}, -1);
+}
+
+struct Rotary {
+  static constexpr OpInfo info{.name = "apply_rotary"};
+  RotaryPairs pairs;
+  bool back = false;  // by the opposite angle
+  SavedInput x{}, cos{}, sin{};
+
+  Tensor forward(const Tensor& x_, const Tensor& cos_, const Tensor& sin_) {
+    cos = cos_, sin = sin_;
+    if (records(cos_) || records(sin_)) x = x_;  // for their gradients alone
+    const int last = x_.rank() - 1;
+    const Tensor from = x_.strides()[last] == 1 ? x_ : x_.contiguous(), y = empty(x_.shape(), x_.device(), x_.dtype());
+    const Tensor c = cos_.contiguous(), s = sin_.contiguous();
+    const std::int64_t half = c.size(-1);
+    const Strides table = expand(c.detach(), x_.shape().with(last, half)).strides();
+    kernels::RotaryPlan plan{.width = x_.size(-1), .half = half, .halves = pairs == RotaryPairs::halves, .back = back};
+    for (int d = 0; d < last; ++d) plan.add(x_.shape()[d], from.strides()[d], table[d]);
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
+      using A = kernels::Accum<T>;
+      if (y.numel() > 0)
+        kernels::rotate_pairs(on, ptr<const T>(from), ptr<const A>(c), ptr<const A>(s), ptr<T>(y), plan);
+    });
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    Grads<3> grads;
+    if (need[1] || need[2]) {
+      const auto reference = [&](const auto& in) { return twin(in[0], in[1], back ? neg(in[2]) : in[2], pairs); };
+      grads = vjp<3>(reference, {x.get(), cos.get(), sin.get()}, std::array{gy}, need);
+    } else {
+      grads[0] = apply(Rotary{pairs, !back}, gy, cos.get(), sin.get());
+    }
+    return grads;
+  }
+};
+LEVIN_OP_TABLE(Rotary)
+
+Tensor rotated(const Tensor& x, const RotaryTable& table, RotaryPairs pairs) {
+  return apply(Rotary{pairs}, x, table.cos, table.sin);
 }
 
 }  // namespace
