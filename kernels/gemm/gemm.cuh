@@ -158,7 +158,9 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // multiple of 4,096 bytes fall into one set of L1, so the stores of tiles one by one took 8 % of a product of 512 x 768
 // by 768 x 3,072, and together they take 3.
 // Panels that a task packs for itself stay in its core's L2. Packed before, for all tasks, they go through the last
-// cache twice, which took 2 % of 2,048^3.
+// cache twice, which took 2 % of 2,048^3. Cores of an AMD CPU that share no last cache pay more: 256^3 on two of them
+// took 255 us where one packed what the other read, rows of A too, and takes 173 where each task packs its own. So
+// where a thread has one task or two, it copies all rows of A for each.
 // Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
@@ -184,6 +186,7 @@ struct GemmPlan {
   int64_t a_pitch, a_numbers = 0, b_numbers = 0;  // packed numbers
   int64_t at_once, tiles_at_once = 1;             // panels and row tiles of a task
   bool spread;                                    // over threads
+  bool a_by_task = false;                         // tiles of A are packed by each task that uses them
 
   template <class T>
   GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool turned, bool may_spread,
@@ -204,7 +207,6 @@ struct GemmPlan {
     if (pack_a) packed_a = a.row == 1 && a.col != 1 ? PackedA::tiles : PackedA::rows;
     // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
     a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
-    if (packed_a == PackedA::rows) a_numbers = of.m * a_pitch;
     if (packed_a == PackedA::tiles) a_numbers = (of.m * k_most + L - 1) / L * L;
 
     const int64_t threads = may_spread ? num_threads() : 1, pieces = tiles.count * panels;
@@ -218,12 +220,15 @@ struct GemmPlan {
     // for all threads; of few rows one by one. Packed panels that wander from core to core would cost as much as the
     // products of few rows.
     if (!kPlain || b.col != 1 || tiles.count > tiles_in_place(b.row * int64_t(sizeof(T)), l1_ways)) {
-      const bool few = tiles.count <= 16, by_task = panels >= (few ? may_spread ? 2 * threads : 1 : 16 * threads);
+      const bool few = tiles.count <= 16, by_task = panels >= (few ? may_spread ? 2 * threads : 1 : 4 * threads);
       packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
-      if (by_task && few) at_once = 1;
+      if (by_task) at_once = few ? 1 : std::clamp<int64_t>(panels / (2 * threads), 1, at_once);
+      a_by_task =
+          kPlain && by_task && !turned && packed_a == PackedA::rows && threads > 1 && panels <= 2 * threads * at_once;
     } else if (last_cols < last_width) {
       packed_b = PackedB::last_panel;
     }
+    if (packed_a == PackedA::rows && !a_by_task) a_numbers = of.m * a_pitch;
     if (packed_b == PackedB::all_panels) b_numbers = (panels - 1) * N * k_most + last_width * k_most;
     if (packed_b == PackedB::last_panel) b_numbers = last_width * k_most;
 
@@ -321,16 +326,17 @@ class PlannedGemm {
     }
   }
 #endif
+  // Rows of A, `a_pitch` apart.
+  void pack_rows(const Block& at, int64_t row, int64_t count, F* to) const {
+    for (int64_t r = 0; r < count; ++r)
+      copy_run(at.a.data + (row + r) * at.a.row, at.a.col, to + r * plan_.a_pitch, at.kc);
+  }
   void pack_tile(const Block& at, int64_t i) const {
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
 #if LEVIN_VECTOR_BYTES == 64
     if constexpr (kPairs) return pack_tile_pairs(at, i0, h);
 #endif
-    if (plan_.packed_a == PackedA::rows) {
-      for (int64_t row = i0; row < i0 + h; ++row)
-        copy_run(at.a.data + row * at.a.row, at.a.col, a_packed() + row * plan_.a_pitch, at.kc);
-      return;
-    }
+    if (plan_.packed_a == PackedA::rows) return pack_rows(at, i0, h, a_packed() + i0 * plan_.a_pitch);
     F* const dst = a_packed() + i0 * at.kc;
     if (h == kTileRows) {  // a constant count: straight vector moves
       for (int64_t k = 0; k < at.kc; ++k) copy_run(at.a.data + i0 + k * at.a.col, 1, dst + k * h, kTileRows);
@@ -341,7 +347,7 @@ class PlannedGemm {
   void pack(const Block& at) const {
     const bool all = plan_.packed_b == PackedB::all_panels, last = plan_.packed_b == PackedB::last_panel;
     const int64_t first_panel = all ? 0 : plan_.panels - 1;
-    const int64_t a_pieces = plan_.packed_a == PackedA::nothing ? 0 : plan_.tiles.count;
+    const int64_t a_pieces = plan_.packed_a == PackedA::nothing || plan_.a_by_task ? 0 : plan_.tiles.count;
     const int64_t b_pieces = all || last ? plan_.panels - first_panel : 0;
     const int64_t grain = std::max<int64_t>(1, kChunkFlops / 16 / (std::max<int64_t>(at.kc, 1) * N));
     on_.parallel_for(a_pieces + b_pieces, plan_.spread ? grain : a_pieces + b_pieces, [&](int64_t from, int64_t to) {
@@ -356,8 +362,9 @@ class PlannedGemm {
     });
   }
 
-  // The sums of row tile i and panel j, which lies at bt.
-  void sum_tile(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, const TileOut<F>& out) const {
+  // The sums of row tile i and panel j, which lies at bt; `own`: the tile's rows where the task has packed them.
+  void sum_tile(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, const TileOut<F>& out,
+                const F* own = nullptr) const {
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
     const TileFn<F> run = tile_for(h, plan_.width(j));
     if (plan_.packed_a == PackedA::nothing) {
@@ -365,12 +372,13 @@ class PlannedGemm {
     } else if (plan_.packed_a == PackedA::tiles) {
       run(at.kc, a_packed() + i0 * at.kc, 1, h, bt, b_row, out);
     } else {
-      run(at.kc, a_packed() + i0 * plan_.a_pitch, plan_.a_pitch, 1, bt, b_row, out);
+      run(at.kc, own ? own : a_packed() + i0 * plan_.a_pitch, plan_.a_pitch, 1, bt, b_row, out);
     }
   }
   // The same into `sums`, over the blocks of k so far. Returns whether more will follow; then `sums` is not of use.
-  bool sum_blocks(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, F* sums) const {
-    sum_tile(at, i, j, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+  bool sum_blocks(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, F* sums,
+                  const F* own = nullptr) const {
+    sum_tile(at, i, j, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr}, own);
     if (!sums_wait_) return false;
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0, cols = plan_.cols(j);
     F* const kept = waiting() + i0 * plan_.size.n + j * N;
@@ -383,7 +391,8 @@ class PlannedGemm {
     return more;
   }
   // Row tiles [i, i_end), tiles_at_once at most, times panel j, which lies at bt.
-  void multiply(const Block& at, int64_t i, int64_t i_end, int64_t j, const F* bt, int64_t b_row) const {
+  void multiply(const Block& at, int64_t i, int64_t i_end, int64_t j, const F* bt, int64_t b_row,
+                const F* own = nullptr) const {
     if (turned_) return multiply_turned(at, i, i_end, j, bt, b_row);
     for (; i < i_end; ++i) {
       const int64_t i0 = plan_.tiles.begin(i), j0 = j * N, cols = plan_.cols(j);
@@ -391,12 +400,12 @@ class PlannedGemm {
       C* const to = c_ + i0 * ldc_ + j0;
       if constexpr (std::is_same_v<C, F> && kPlain) {
         if (cols == plan_.width(j)) {
-          sum_tile(at, i, j, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias});
+          sum_tile(at, i, j, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias}, own);
           continue;
         }
       }
       F sums[size_t(kSquareRows<F> * N)];
-      if (!sum_blocks(at, i, j, bt, b_row, sums))
+      if (!sum_blocks(at, i, j, bt, b_row, sums, own))
         put(sums, N, plan_.tiles.begin(i + 1) - i0, cols, alpha, beta, col_bias, row_bias, to);
     }
   }
@@ -441,14 +450,19 @@ class PlannedGemm {
     const double task_flops = 2.0 * double(plan_.size.m) * double(N * plan_.at_once) * double(at.kc + 8);
     const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / task_flops));
     on_.parallel_for(groups, plan_.spread ? grain : groups, [&](int64_t from, int64_t to) {
-      const lib::Scratch memory(size_t(at.kc * N * plan_.at_once) * sizeof(F));
+      const int64_t panel_numbers = at.kc * N * plan_.at_once;
+      const lib::Scratch memory(size_t(panel_numbers + (plan_.a_by_task ? kSquareRows<F> * plan_.a_pitch : 0)) *
+                                sizeof(F));
+      F* const own = plan_.a_by_task ? memory.as<F>() + panel_numbers : nullptr;
       for (int64_t group = from; group < to; ++group) {
         const int64_t j0 = group * plan_.at_once, j_end = std::min(plan_.panels, j0 + plan_.at_once);
         const auto panel = [&](int64_t j) { return memory.as<F>() + (j - j0) * at.kc * N; };
         for (int64_t j = j0; j < j_end; ++j) pack_panel_of(at, j, panel(j));
-        for (int64_t i = 0; i < plan_.tiles.count; i += plan_.tiles_at_once)
+        for (int64_t i = 0; i < plan_.tiles.count; i += plan_.tiles_at_once) {
+          if (own) pack_rows(at, plan_.tiles.begin(i), plan_.tiles.begin(i + 1) - plan_.tiles.begin(i), own);
           for (int64_t j = j0; j < j_end; ++j)
-            multiply(at, i, std::min(plan_.tiles.count, i + plan_.tiles_at_once), j, panel(j), plan_.width(j));
+            multiply(at, i, std::min(plan_.tiles.count, i + plan_.tiles_at_once), j, panel(j), plan_.width(j), own);
+        }
       }
     });
   }

@@ -181,8 +181,8 @@ TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
 }
 
 TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, float, bf16) {
-  const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700},
-                            {3000, 1, 700},   {130, 4000, 9}, {8, 3000, 700}};
+  const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700}, {3000, 1, 700},
+                            {130, 4000, 9},   {8, 3000, 700}, {300, 256, 256}};
   for (const Cpu& on : cpus())
     for (const GemmSize& size : sizes)
       for (int layout = 0; layout < 2; ++layout) {
@@ -200,9 +200,9 @@ TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, fl
 
 TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as for B", T, float, double, bf16) {
   // From 1,100 on k is longer than a block. A task transposes four tiles of the seventh size together, and packs four
-  // panels of the last one.
-  const GemmSize sizes[] = {{64, 512, 784}, {17, 300, 40},   {37, 1000, 65},   {200, 130, 512},
-                            {20, 45, 1100}, {30, 300, 2300}, {40, 1500, 1100}, {300, 1100, 70}};
+  // panels of the eighth. Of the last two, tasks of two threads pack rows of A of their own.
+  const GemmSize sizes[] = {{64, 512, 784},  {17, 300, 40},    {37, 1000, 65},  {200, 130, 512}, {20, 45, 1100},
+                            {30, 300, 2300}, {40, 1500, 1100}, {300, 1100, 70}, {300, 256, 256}, {250, 250, 1280}};
   for (const Cpu& on : cpus())
     for (const GemmSize& size : sizes)
       for (const bool biased : {false, true}) {

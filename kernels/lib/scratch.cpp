@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "levin/error.h"
 
@@ -21,7 +22,13 @@ constexpr size_t kHugePage = size_t{1} << 21;
 struct Block {
   void* data = nullptr;
   size_t bytes = 0;
+  const void* user = nullptr;  // the thread that had it last
 };
+// An address of the thread's own.
+const void* this_thread() {
+  static thread_local const char own = 0;
+  return &own;
+}
 
 // A few large blocks: one a running kernel, so a linear search is the fastest.
 struct FreeList {
@@ -75,11 +82,13 @@ Scratch::Scratch(size_t bytes) {
   FreeList& list = free_list();
   {
     const std::lock_guard lock(list.mutex);
+    // The smallest that is large enough; among equals one of the caller's own, whose lines may be in its core's cache:
+    // those of another core, where two share no cache, cost as much as memory and more.
     size_t best = list.count;
-    for (size_t i = 0; i < list.count; ++i) {
-      const size_t have = list.blocks[i].bytes;
-      if (have >= bytes && (best == list.count || have < list.blocks[best].bytes)) best = i;
-    }
+    const void* const me = this_thread();
+    const auto cost = [&](size_t i) { return std::pair(list.blocks[i].bytes, list.blocks[i].user != me); };
+    for (size_t i = 0; i < list.count; ++i)
+      if (list.blocks[i].bytes >= bytes && (best == list.count || cost(i) < cost(best))) best = i;
     if (best < list.count) {
       const Block block = list.take(best);
       data_ = block.data;
@@ -99,7 +108,7 @@ Scratch::Scratch(size_t bytes) {
 Scratch::~Scratch() {
   if (!data_) return;
   FreeList& list = free_list();
-  Block drop{data_, bytes_};
+  Block drop{data_, bytes_, this_thread()};
   {
     const std::lock_guard lock(list.mutex);
     if (list.bytes + bytes_ <= kKeptBytes) {

@@ -77,21 +77,22 @@ __global__ void rotate_items(const T* x, const Accum<T>* cos, const Accum<T>* si
   const auto left = widened(load<V>(x + first)), right = widened(load<V>(x + second));
   const Parameters<V, Accum<T>> c(cos + from[1], pair, half, V > 1, Accum<T>(0)),
       s(sin + from[1], pair, half, V > 1, Accum<T>(0));
+  // Of interleaved pairs, element k of both vectors together is one half of pair k / 2.
+  Accum<T> p[V], q[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const auto of_both = [&](int k) { return k < V ? left[k % V] : right[k % V]; };
+    const Accum<T> a = halves ? left[j] : of_both(2 * j), b = halves ? right[j] : of_both(2 * j + 1),
+                   turn = sign * s.v[j];
+    p[j] = a * c.v[j] - b * turn;
+    q[j] = b * c.v[j] + a * turn;
+  }
   Widened<T, V> to_left, to_right;
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    // Of interleaved pairs, element k of both vectors together is one half of pair k / 2.
-    const auto of_both = [&](int k) { return k < V ? left[k % V] : right[k % V]; };
-    const Accum<T> a = halves ? left[j] : of_both(2 * j), b = halves ? right[j] : of_both(2 * j + 1),
-                   turn = sign * s.v[j], p = a * c.v[j] - b * turn, q = b * c.v[j] + a * turn;
-    const auto put_at = [&](int k, Accum<T> v) {
-      if (k < V)
-        to_left[k % V] = v;
-      else
-        to_right[k % V] = v;
-    };
-    put_at(halves ? j : 2 * j, p);
-    put_at(halves ? j + V : 2 * j + 1, q);
+    const auto in_turn = [&](int k) { return k % 2 == 0 ? p[k / 2] : q[k / 2]; };
+    to_left[j] = halves ? p[j] : in_turn(j);
+    to_right[j] = halves ? q[j] : in_turn(j + V);
   }
   store(y + first, narrowed<T>(to_left));
   store(y + second, narrowed<T>(to_right));

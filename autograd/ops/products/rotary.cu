@@ -70,7 +70,7 @@ struct Rotary {
     const Tensor from = x_.strides()[last] == 1 ? x_ : x_.contiguous(), y = empty(x_.shape(), x_.device(), x_.dtype());
     const Tensor c = cos_.contiguous(), s = sin_.contiguous();
     const std::int64_t half = c.size(-1);
-    const Strides table = expand(c.detach(), x_.shape().with(last, half)).strides();
+    const Strides table = expand(c, x_.shape().with(last, half)).strides();
     kernels::RotaryPlan plan{.width = x_.size(-1), .half = half, .halves = pairs == RotaryPairs::halves, .back = back};
     for (int d = 0; d < last; ++d) plan.add(x_.shape()[d], from.strides()[d], table[d]);
     dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {

@@ -99,20 +99,17 @@ Tensor twin(const Tensor& log_p, const Tensor& spelled, const Tensor& input_leng
   return masked_fill(masked_fill(losses, no_steps, kInfinity), logical_and(no_steps, no_labels), 0);
 }
 
-// What the kernels read of a batch of texts, all contiguous.
+// What the kernels read of a batch of texts.
 struct Texts {
   SavedInput spelled{}, input_lengths{}, target_lengths{};
-  Tensor kept[3] = {};
 
   void save(const Tensor& spelled_, const Tensor& inputs, const Tensor& targets) {
-    spelled = spelled_, input_lengths = inputs, target_lengths = targets;
+    spelled = spelled_.contiguous(), input_lengths = inputs.contiguous(), target_lengths = targets.contiguous();
   }
-  [[nodiscard]] kernels::CtcTexts of(const Tensor& log_p) {
-    kept[0] = spelled.get().contiguous(), kept[1] = input_lengths.get().contiguous();
-    kept[2] = target_lengths.get().contiguous();
-    return {.spelled = ptr<const std::int64_t>(kept[0]),
-            .input_lengths = ptr<const std::int64_t>(kept[1]),
-            .target_lengths = ptr<const std::int64_t>(kept[2]),
+  [[nodiscard]] kernels::CtcTexts of(const Tensor& log_p) const {
+    return {.spelled = ptr<const std::int64_t>(spelled.get()),
+            .input_lengths = ptr<const std::int64_t>(input_lengths.get()),
+            .target_lengths = ptr<const std::int64_t>(target_lengths.get()),
             .steps = log_p.size(0),
             .texts = log_p.size(1),
             .states = log_p.size(2)};
