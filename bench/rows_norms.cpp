@@ -81,7 +81,7 @@ void of_rows(std::vector<Kernel>& k) {
          const Tensor labels = full({s[1]}, s[3], device(), DType::i64);
          return Work{[=] { (void)grad(ctc_loss(x, targets, steps, labels), std::span(&x, 1)); }, 2 * bytes_of(x)};
        },
-       {{5, 2, 4, 2}, {400, 16, 29, 60}, {250, 16, 1024, 40}}});
+       {{5, 2, 4, 2}, {400, 16, 29, 60}, {250, 8, 512, 30}}});
   // [batch, heads, positions, width]
   const std::vector<Shape> heads{{1, 2, 4, 8}, {4, 8, 512, 64}, {8, 32, 2048, 128}};
   for (const auto& [name, pairs] : std::map<std::string, RotaryPairs>{{"rotary", RotaryPairs::halves},

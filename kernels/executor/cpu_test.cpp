@@ -261,6 +261,18 @@ TEST_CASE("scratch memory is aligned, is given out once at a time, and comes bac
   lib::trim_scratch();
 }
 
+TEST_CASE("a thread gets the scratch memory that it had before, not another thread's") {
+  lib::trim_scratch();
+  void* own = nullptr;
+  {
+    const lib::Scratch a(100000);
+    own = a.as<void>();
+    std::thread([] { const lib::Scratch b(100000); }).join();  // comes back first
+  }
+  for (int i = 0; i < 3; ++i) CHECK(lib::Scratch(100000).as<void>() == own);
+  lib::trim_scratch();
+}
+
 TEST_CASE("a number of threads that no machine has is refused, and the one before stays") {
   const int before = num_threads();
   for (const int absurd : {4097, 1000000000}) CHECK_THROWS_AS(levin::set_num_threads(absurd), levin::ConfigError);

@@ -67,10 +67,9 @@ bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
 bool passes_caches(const PointwisePlan& plan, const std::int64_t* step) {
   if (step[0] != plan.width[0]) return false;
   // A line that two short rows share would be written to memory twice.
-  constexpr std::int64_t kLongRow = 1024, kLine = 64;
-  const std::int64_t row = (plan.rank > 0 ? plan.sizes[static_cast<std::size_t>(plan.rank - 1)] : 1) * plan.width[0];
-  const bool whole_lines = row % kLine == 0 && reinterpret_cast<std::uintptr_t>(plan.data[0]) % kLine == 0;
-  if (plan.rank > 1 && row < (whole_lines ? 4 * kLine : kLongRow)) return false;
+  constexpr std::int64_t kLongRow = 1024;
+  const std::int64_t inner = plan.rank > 0 ? plan.sizes[static_cast<std::size_t>(plan.rank - 1)] : 1;
+  if (plan.rank > 1 && inner * plan.width[0] < kLongRow) return false;
   std::int64_t bytes = 0;
   for (std::size_t k = 0; k < static_cast<std::size_t>(plan.operands); ++k) {
     if (k > 0 && plan.data[k] == plan.data[0]) return false;

@@ -49,13 +49,13 @@ struct CtcText {
   }
 };
 
-// log(e^a + e^b + e^c); NaN where one of them is.
+// log(e^a + e^b + e^c); NaN where one of them is NaN or +inf, which no probability has.
 template <class T>
 LEVIN_HD T log_of_sum(T a, T b, T c) {
   constexpr T inf = math::detail::Limits<T>::inf;
   T most = b > a ? b : a;
   most = c > most ? c : most;
-  const T base = most > -inf ? most : T(0);  // an infinite number must not be subtracted from itself
+  const T base = most > -inf ? most : T(0);  // -inf must not be subtracted from itself
   return base +
          math::log(math::exp_nonpositive(a - base) + math::exp_nonpositive(b - base) + math::exp_nonpositive(c - base));
 }

@@ -270,7 +270,7 @@ Tensor half_of(const Tensor& x, int dim, int which) {
   const std::int64_t size = x.shape()[dim] / 2;
   return narrow(x, dim, which * size, size);
 }
-// Its gradients of both halves lie in one tensor.
+// The gradients of both halves, in one tensor.
 struct GluBackward {
   static constexpr OpInfo info{.name = "glu_backward"};
   int dim;
