@@ -109,9 +109,9 @@ LEVIN_HD T average_of_window(const T* in, const Axis& h, const Axis& w, Int i, I
   return T(sum / as_divisor<Accum<T>>(std::int64_t{h.count(i)} * w.count(j)));
 }
 
-// Planes a task: about 64 K elements.
+// Planes a task: about 16 K elements.
 inline std::int64_t planes_at_once(const PoolAxis& h, const PoolAxis& w) {
-  return std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, h.in * w.in));
+  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, h.in * w.in));
 }
 
 }  // namespace levin::kernels

@@ -2,7 +2,10 @@
 // same windows and give derivatives of any order.
 #include "kernels/conv/pool.cuh"
 
+#include <algorithm>
+
 #include "autograd/op_table.h"
+#include "autograd/ops/pointwise/pointwise.h"
 #include "autograd/ops/reduce/pool_parts.h"
 #include "kernels/conv/pool_channels_last.cuh"
 #include "kernels/conv/pool_device.cuh"
@@ -118,6 +121,34 @@ struct AvgPoolBackward {
   Grads<1> backward(const Tensor& ggx, NeedMask) { return {avg_pool(ggx, at)}; }
 };
 
+// The place in its volume of what lies at `at` among the volume's pooled planes.
+struct PlaceInVolume {
+  static constexpr std::int64_t kGrain = 4096;
+  const std::int32_t* in_planes;
+  std::int64_t pixels;
+  double by_plane;  // 1 / the size of a pooled plane
+  LEVIN_HD std::int64_t operator()(std::int32_t at, std::int64_t volume) const {
+    // Exact: with the half, the quotient is 0.5 / size or more from an integer, and `at` is below 2^31.
+    const auto slice = static_cast<std::int32_t>((at + 0.5) * by_plane);
+    return slice * pixels + in_planes[volume + at];
+  }
+};
+struct PlacesInVolumes {
+  static constexpr OpInfo info{.name = "places_in_volumes"};
+  std::int64_t pixels;
+  // volumes [N, C, 1, 1]: where each volume's planes begin in in_planes.
+  Tensor forward(const Tensor& in_planes, const Tensor& in_lines, const Tensor& volumes) {
+    Tensor y = empty(in_lines.shape(), in_lines.device(), DType::i64);
+    const Tensor dense = in_planes.contiguous();
+    dispatch(info, in_lines, Types<std::int32_t>{}, [&]<class T>(const auto& on, T) {
+      const PlaceInVolume place{ptr<const T>(dense), pixels, 1.0 / static_cast<double>(in_lines.shape()[3])};
+      pointwise::run(on, place, pointwise::Signature<std::int64_t, T, std::int64_t>{}, y, in_lines, volumes);
+    });
+    return y;
+  }
+};
+
+LEVIN_OP_TABLE(PlacesInVolumes)
 LEVIN_OP_TABLE(MaxPool)
 LEVIN_OP_TABLE(MaxPoolScatter)
 LEVIN_OP_TABLE(MaxPoolGather)
@@ -187,9 +218,18 @@ Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
   return max_pool(x, windows("max_pool2d", x, options)).values;
 }
+ValuesIndices max_pool2d_places(const Tensor& x, const PoolOptions& options) {
+  return max_pool(x, windows("max_pool2d_with_indices", x, options));
+}
 ValuesIndices max_pool2d_with_indices(const Tensor& x, const PoolOptions& options) {
-  const auto [y, index] = max_pool(x, windows("max_pool2d_with_indices", x, options));
+  const auto [y, index] = max_pool2d_places(x, options);
   return {y, cast(index, DType::i64)};
+}
+Tensor places_in_volumes(const Tensor& in_planes, const Tensor& in_lines, std::int64_t pixels) {
+  const std::int64_t n = in_lines.shape()[0], c = in_lines.shape()[1], all = in_planes.numel();
+  const std::int64_t each = all / std::max<std::int64_t>(n * c, 1);
+  const Tensor volumes = reshape(arange(0, all, std::max<std::int64_t>(each, 1), in_lines.device()), {n, c, 1, 1});
+  return apply(PlacesInVolumes{pixels}, in_planes, in_lines, volumes);
 }
 Tensor max_pool2d(const Tensor& x, std::int64_t kernel) {
   return max_pool2d(x, PoolOptions{.kernel = {kernel, kernel}});

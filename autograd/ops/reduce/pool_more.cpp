@@ -191,14 +191,12 @@ ValuesIndices max_pool3d_with_indices(const Tensor& x, const PoolOptions3d& o) {
   std::array<Tensor, 2> places;
   std::size_t pass = 0;
   const Tensor y = pooled_3d("max_pool3d_with_indices", x, o, [&](const Tensor& t, const PoolOptions& along) {
-    auto [values, at] = max_pool2d_with_indices(t, along);
+    auto [values, at] = max_pool2d_places(t, along);
     places[pass++] = at;
     return values;
   });
-  const std::int64_t n = x.size(0), c = x.size(1), plane = y.size(3) * y.size(4);
-  const Tensor line = flatten(places[1], 2), slice = floor_divide(line, std::max<std::int64_t>(plane, 1));
-  const Tensor pixel = gather(reshape(places[0], {n, c, x.size(2) * plane}), 2, line);
-  return {y, reshape(slice * (x.size(3) * x.size(4)) + pixel, Dims(y.shape().dims()))};
+  const Tensor at = places_in_volumes(places[0], places[1], x.size(3) * x.size(4));
+  return {y, reshape(at, Dims(y.shape().dims()))};
 }
 
 Tensor max_unpool1d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions1d& o) {

@@ -290,7 +290,7 @@ LEVIN_OP_CASE(max_unpool2d) {
 }
 
 LEVIN_OP_CASE(max_pool_with_indices) {
-  OpCase c{.ops = {"max_pool2d", "max_pool2d_backward"}, .dtypes = kFloatDTypes};
+  OpCase c{.ops = {"max_pool2d", "max_pool2d_backward", "places_in_volumes"}, .dtypes = kFloatDTypes};
   // Values and places of x [N, C, D, H, W].
   const auto reference = [](const Tensor& x, const Size3& out, const std::array<Axis, 3>& axes) {
     const Plain v(x);

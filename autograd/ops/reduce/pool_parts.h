@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "levin/ops.h"
 #include "levin/shape.h"
 
 namespace levin {
@@ -11,5 +12,12 @@ namespace levin {
 // half the kernel, and the dimension not empty.
 void check_pool_axis(const char* op, const Shape& x, int d, std::int64_t kernel, std::int64_t stride,
                      std::int64_t padding);
+
+// max_pool2d_with_indices, but with indices of i32, which its windows have anyway.
+[[nodiscard]] ValuesIndices max_pool2d_places(const Tensor& x, const PoolOptions& options);
+
+// Places i64 [N, C, D', P] in volumes of D slices of `pixels`: those of in_planes [N, C * D, H', W'], i32, in slices,
+// at in_lines, i32 [N, C, D', P] with P = H' W', which are places in [D, P].
+[[nodiscard]] Tensor places_in_volumes(const Tensor& in_planes, const Tensor& in_lines, std::int64_t pixels);
 
 }  // namespace levin
