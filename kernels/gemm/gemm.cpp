@@ -19,7 +19,8 @@ void tile_pairs(int64_t k, const float* a, int64_t a_row, int64_t a_col, const f
                 TileOut<float> out) {
   constexpr int L = kLanes<float>, G = (H + 2) / 3;
   Vector<float> sum[H][V] = {};
-  const float* p[G];
+  using Pair [[gnu::may_alias]] = float;  // A may be bf16 numbers where they lie
+  const Pair* p[G];
 #pragma GCC unroll 16
   for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
   for (int64_t kk = 0; kk < k; ++kk) {

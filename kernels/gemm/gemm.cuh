@@ -159,10 +159,15 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // by 768 x 3,072, and together they take 3.
 // Panels that a task packs for itself stay in its core's L2. Packed before, for all tasks, they go through the last
 // cache twice, which took 2 % of 2,048^3. Cores of an AMD CPU that share no last cache pay more: 256^3 on two of them
-// took 255 us where one packed what the other read, rows of A too, and takes 173 where each task packs its own. So
-// where a thread has one task or two, it copies all rows of A for each.
+// took 255 us where one packed what the other read, tiles of A too, and takes 173 where each task packs its own. So
+// where a thread has one task or two, it copies all of A for each.
+// Where k is short, C is most of what moves. Cores that write the same rows of it, each its own columns, prefetch lines
+// from one another: 512 x 64 by 64 x 512 on two cores without a common cache took 308 us by tasks of panels, and takes
+// 228 by tasks of rows and panels packed before; with a common cache 185 and 176.
+// A tile of pairs of bf16 reads a row of A of an even length as it lies.
 // Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
+inline constexpr int64_t kShortK = 128;
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
 inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
   if (l1_ways < kWideL1) return 3;
@@ -190,7 +195,7 @@ struct GemmPlan {
 
   template <class T>
   GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool turned, bool may_spread,
-           int64_t block_k = kBlockK<F>)
+           bool reads_a = std::is_same_v<T, F>, int64_t block_k = kBlockK<F>)
       : size(of),
         tiles(of.m),
         panels((of.n + N - 1) / N),
@@ -201,13 +206,12 @@ struct GemmPlan {
     constexpr bool kPlain = std::is_same_v<T, F>;
     // Where A lies is good enough unless its rows fall into too few sets of the L1 cache, or every step down k would
     // touch another page again for each panel.
-    bool pack_a = !kPlain;
-    if (kPlain && a.col == 1) pack_a = panels > 2 && !rows_in_place(a.row * int64_t(sizeof(T)), l1_ways);
-    if (kPlain && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
+    bool pack_a = !reads_a;
+    if (reads_a && a.col == 1) pack_a = panels > 2 && !rows_in_place(a.row * int64_t(sizeof(T)), l1_ways);
+    if (reads_a && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
     if (pack_a) packed_a = a.row == 1 && a.col != 1 ? PackedA::tiles : PackedA::rows;
     // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
     a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
-    if (packed_a == PackedA::tiles) a_numbers = (of.m * k_most + L - 1) / L * L;
 
     const int64_t threads = may_spread ? num_threads() : 1, pieces = tiles.count * panels;
     at_once = pieces >= 64 ? 4 : pieces >= 16 ? 2 : 1;
@@ -220,15 +224,16 @@ struct GemmPlan {
     // for all threads; of few rows one by one. Packed panels that wander from core to core would cost as much as the
     // products of few rows.
     if (!kPlain || b.col != 1 || tiles.count > tiles_in_place(b.row * int64_t(sizeof(T)), l1_ways)) {
-      const bool few = tiles.count <= 16, by_task = panels >= (few ? may_spread ? 2 * threads : 1 : 4 * threads);
+      const bool few = tiles.count <= 16, by_task = (few || !kPlain || of.k > kShortK) &&
+                                                    panels >= (few ? may_spread ? 2 * threads : 1 : 4 * threads);
       packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
       if (by_task) at_once = few ? 1 : std::clamp<int64_t>(panels / (2 * threads), 1, at_once);
-      a_by_task =
-          kPlain && by_task && !turned && packed_a == PackedA::rows && threads > 1 && panels <= 2 * threads * at_once;
+      a_by_task = by_task && !turned && packed_a != PackedA::nothing && threads > 1 && panels <= 2 * threads * at_once;
     } else if (last_cols < last_width) {
       packed_b = PackedB::last_panel;
     }
     if (packed_a == PackedA::rows && !a_by_task) a_numbers = of.m * a_pitch;
+    if (packed_a == PackedA::tiles && !a_by_task) a_numbers = (of.m * k_most + L - 1) / L * L;
     if (packed_b == PackedB::all_panels) b_numbers = (panels - 1) * N * k_most + last_width * k_most;
     if (packed_b == PackedB::last_panel) b_numbers = last_width * k_most;
 
@@ -312,36 +317,35 @@ class PlannedGemm {
 #endif
     pack_panel<T, F>(from, at.kc, plan_.cols(j), to, plan_.width(j), plan_.width(j));
   }
+  // Where row tile i lies among all that are packed.
+  F* tile_packed(const Block& at, int64_t i) const {
+    return a_packed() + plan_.tiles.begin(i) * (plan_.packed_a == PackedA::rows ? plan_.a_pitch : at.kc);
+  }
 #if LEVIN_VECTOR_BYTES == 64
-  void pack_tile_pairs(const Block& at, int64_t i0, int64_t h) const {
-    auto* const packed = reinterpret_cast<PairBits*>(a_packed());
+  void pack_pairs(const Block& at, const T* from, int64_t h, PairBits* to) const {
     if (plan_.packed_a == PackedA::rows) {
-      for (int64_t row = i0; row < i0 + h; ++row)
-        copy_pairs(at.a.data + row * at.a.row, at.a.col, packed + row * plan_.a_pitch, at.numbers);
+      for (int64_t r = 0; r < h; ++r) copy_pairs(from + r * at.a.row, at.a.col, to + r * plan_.a_pitch, at.numbers);
       return;
     }
     for (int64_t k = 0; k < at.kc; ++k) {
-      const T* const first = at.a.data + i0 + 2 * k * at.a.col;
-      zip_pairs(first, 2 * k + 1 < at.numbers ? first + at.a.col : nullptr, packed + i0 * at.kc + k * h, h);
+      const T* const first = from + 2 * k * at.a.col;
+      zip_pairs(first, 2 * k + 1 < at.numbers ? first + at.a.col : nullptr, to + k * h, h);
     }
   }
 #endif
-  // Rows of A, `a_pitch` apart.
-  void pack_rows(const Block& at, int64_t row, int64_t count, F* to) const {
-    for (int64_t r = 0; r < count; ++r)
-      copy_run(at.a.data + (row + r) * at.a.row, at.a.col, to + r * plan_.a_pitch, at.kc);
-  }
-  void pack_tile(const Block& at, int64_t i) const {
+  // Row tile i: its rows, a_pitch apart, or [k, rows].
+  void pack_tile(const Block& at, int64_t i, F* to) const {
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
+    const T* const from = at.a.data + i0 * at.a.row;
 #if LEVIN_VECTOR_BYTES == 64
-    if constexpr (kPairs) return pack_tile_pairs(at, i0, h);
+    if constexpr (kPairs) return pack_pairs(at, from, h, reinterpret_cast<PairBits*>(to));
 #endif
-    if (plan_.packed_a == PackedA::rows) return pack_rows(at, i0, h, a_packed() + i0 * plan_.a_pitch);
-    F* const dst = a_packed() + i0 * at.kc;
-    if (h == kTileRows) {  // a constant count: straight vector moves
-      for (int64_t k = 0; k < at.kc; ++k) copy_run(at.a.data + i0 + k * at.a.col, 1, dst + k * h, kTileRows);
+    if (plan_.packed_a == PackedA::rows) {
+      for (int64_t r = 0; r < h; ++r) copy_run(from + r * at.a.row, at.a.col, to + r * plan_.a_pitch, at.kc);
+    } else if (h == kTileRows) {  // a constant count: straight vector moves
+      for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, kTileRows);
     } else {
-      for (int64_t k = 0; k < at.kc; ++k) copy_run(at.a.data + i0 + k * at.a.col, 1, dst + k * h, h);
+      for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, h);
     }
   }
   void pack(const Block& at) const {
@@ -353,7 +357,7 @@ class PlannedGemm {
     on_.parallel_for(a_pieces + b_pieces, plan_.spread ? grain : a_pieces + b_pieces, [&](int64_t from, int64_t to) {
       for (int64_t piece = from; piece < to; ++piece) {
         if (piece < a_pieces) {
-          pack_tile(at, piece);
+          pack_tile(at, piece, tile_packed(at, piece));
         } else {
           const int64_t j = first_panel + piece - a_pieces;
           pack_panel_of(at, j, b_packed() + (all ? j * N * at.kc : 0));
@@ -362,18 +366,20 @@ class PlannedGemm {
     });
   }
 
-  // The sums of row tile i and panel j, which lies at bt; `own`: the tile's rows where the task has packed them.
+  // The sums of row tile i and panel j, which lies at bt; `own`: the row tile where the task has packed it.
   void sum_tile(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, const TileOut<F>& out,
                 const F* own = nullptr) const {
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
     const TileFn<F> run = tile_for(h, plan_.width(j));
     if (plan_.packed_a == PackedA::nothing) {
-      if constexpr (kPlain) run(at.kc, at.a.data + i0 * a_.row, a_.row, a_.col, bt, b_row, out);
-    } else if (plan_.packed_a == PackedA::tiles) {
-      run(at.kc, a_packed() + i0 * at.kc, 1, h, bt, b_row, out);
-    } else {
-      run(at.kc, own ? own : a_packed() + i0 * plan_.a_pitch, plan_.a_pitch, 1, bt, b_row, out);
+      const T* const rows = at.a.data + i0 * a_.row;
+      if constexpr (kPlain) run(at.kc, rows, a_.row, a_.col, bt, b_row, out);
+      if constexpr (kPairs) run(at.kc, reinterpret_cast<const F*>(rows), a_.row / 2, 1, bt, b_row, out);
+      return;
     }
+    const F* const rows = own ? own : tile_packed(at, i);
+    if (plan_.packed_a == PackedA::tiles) return run(at.kc, rows, 1, h, bt, b_row, out);
+    run(at.kc, rows, plan_.a_pitch, 1, bt, b_row, out);
   }
   // The same into `sums`, over the blocks of k so far. Returns whether more will follow; then `sums` is not of use.
   bool sum_blocks(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, F* sums,
@@ -459,7 +465,7 @@ class PlannedGemm {
         const auto panel = [&](int64_t j) { return memory.as<F>() + (j - j0) * at.kc * N; };
         for (int64_t j = j0; j < j_end; ++j) pack_panel_of(at, j, panel(j));
         for (int64_t i = 0; i < plan_.tiles.count; i += plan_.tiles_at_once) {
-          if (own) pack_rows(at, plan_.tiles.begin(i), plan_.tiles.begin(i + 1) - plan_.tiles.begin(i), own);
+          if (own) pack_tile(at, i, own);
           for (int64_t j = j0; j < j_end; ++j)
             multiply(at, i, std::min(plan_.tiles.count, i + plan_.tiles_at_once), j, panel(j), plan_.width(j), own);
         }
@@ -525,8 +531,10 @@ void gemm_planned(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix
     std::swap(a.row, a.col);
     std::swap(b.row, b.col);
   }
+  const bool reads_a = std::is_same_v<T, Accum<T>> || (kPairs && a.col == 1 && a.row % 2 == 0 && size.k % 2 == 0 &&
+                                                       reinterpret_cast<std::uintptr_t>(a.data) % 4 == 0);
   const GemmPlan<Accum<T>> plan(on.l1_ways, {size.m, size.n, (size.k + kNumbers - 1) / kNumbers}, a, b, turned, spread,
-                                kBlock);
+                                reads_a, kBlock);
   PlannedGemm<T, C, kPairs>(on, plan, size.k, a, b, turned, c, ldc, options).run();
 }
 

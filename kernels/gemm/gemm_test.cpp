@@ -200,7 +200,8 @@ TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, fl
 
 TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as for B", T, float, double, bf16) {
   // From 1,100 on k is longer than a block. A task transposes four tiles of the seventh size together, and packs four
-  // panels of the eighth. Of the last two, tasks of two threads pack rows of A of their own.
+  // panels of the eighth. Of the last two, tasks of two threads pack rows of A of their own. Pairs of bf16 are read
+  // from rows of A where they lie, unless these begin at odd places or k is odd.
   const GemmSize sizes[] = {{64, 512, 784},  {17, 300, 40},    {37, 1000, 65},  {200, 130, 512}, {20, 45, 1100},
                             {30, 300, 2300}, {40, 1500, 1100}, {300, 1100, 70}, {300, 256, 256}, {250, 250, 1280}};
   for (const Cpu& on : cpus())
@@ -213,13 +214,14 @@ TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as fo
           for (int64_t j = 0; j < n; ++j) turned[size_t(j * k + i)] = b.data[size_t(i * n + j)];
         const std::vector<T> col_bias = numbers<T>(n, 1, 4);
         const GemmOptions<T> options{.col_bias = biased ? col_bias.data() : nullptr};
-        const auto product = [&](int ways, Matrix<T> right) {
+        const auto product_of = [&](int ways, Matrix<T> left, Matrix<T> right) {
           Cpu cpu = on;
           cpu.l1_ways = ways;
           std::vector<T> c(size_t(m * n));
-          cpu::gemm(cpu, size, a.view, right, c.data(), n, options);
+          cpu::gemm(cpu, size, left, right, c.data(), n, options);
           return c;
         };
+        const auto product = [&](int ways, Matrix<T> right) { return product_of(ways, a.view, right); };
         const std::vector<T> want = product(8, b.view);
         const auto same = [&](const std::vector<T>& got) {
           return std::memcmp(got.data(), want.data(), want.size() * sizeof(T)) == 0;
@@ -229,6 +231,15 @@ TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as fo
         CHECK(same(product(12, b.view)));
         CHECK(same(product(8, {turned.data(), 1, k})));
         CHECK(same(product(12, {turned.data(), 1, k})));
+        const int64_t odd = k / 2 * 2 + 1;  // numbers from row to row
+        std::vector<T> apart(size_t(1 + m * odd)), by_columns(size_t(m * k));
+        for (int64_t i = 0; i < m; ++i)
+          for (int64_t j = 0; j < k; ++j) {
+            apart[size_t(1 + i * odd + j)] = a.data[size_t(i * k + j)];
+            by_columns[size_t(j * m + i)] = a.data[size_t(i * k + j)];
+          }
+        CHECK(same(product_of(8, {apart.data() + 1, odd, 1}, b.view)));
+        CHECK(same(product_of(8, {by_columns.data(), 1, m}, b.view)));
       }
 }
 
@@ -247,6 +258,11 @@ TEST_CASE_TEMPLATE("gemm carries NaN and infinity into every result they touch, 
       cpu::gemm(on, size, Matrix<T>{a.data(), k, 1}, Matrix<T>{b.data(), n, 1}, c.data(), n);
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j) CHECK(float(c[size_t(i * n + j)]) == (j == n - 1 ? float(inf) : 0.0f));
+      std::vector<T> roomy(size_t(m * (k + 1)), nan);  // a NaN behind each row
+      for (int64_t i = 0; i < m; ++i) std::fill_n(roomy.begin() + i * (k + 1), k, T(0.0f));
+      b[size_t(18 * n + n - 1)] = one;
+      cpu::gemm(on, size, Matrix<T>{roomy.data(), k + 1, 1}, Matrix<T>{b.data(), n, 1}, c.data(), n);
+      for (const T& sum : c) CHECK(float(sum) == 0);
     }
 }
 
