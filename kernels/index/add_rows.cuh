@@ -89,8 +89,12 @@ void add_to_rows(const Cpu&, const T* x, const int64_t* index, int64_t m, int64_
         return;
       }
       has_sum[size_t(row)] = 1;
-      const T* const start = x ? x + row * inner : nullptr;
-      for (int64_t j = 0; j < inner; ++j) to[j] = (start ? A(start[j]) : A(0)) + A(from[j]);
+      if (x) {  // two loops: with the choice inside, the loop is not vector code
+        const T* const start = x + row * inner;
+        for (int64_t j = 0; j < inner; ++j) to[j] = A(start[j]) + A(from[j]);
+      } else {
+        for (int64_t j = 0; j < inner; ++j) to[j] = A(0) + A(from[j]);
+      }
     });
     for (int64_t row = 0; row < rows;) {
       if (!has_sum[size_t(row)]) {  // rows that get nothing go together
