@@ -160,7 +160,8 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // Panels that a task packs for itself stay in its core's L2. Packed before, for all tasks, they go through the last
 // cache twice, which took 2 % of 2,048^3. Cores of an AMD CPU that share no last cache pay more: 256^3 on two of them
 // took 255 us where one packed what the other read, tiles of A too, and takes 173 where each task packs its own. So
-// where a thread has one task or two, it copies all of A for each.
+// where a thread has one task or two, it copies all of A for each, but not where A is transposed and of 16 bits: such
+// copies are slow, and 512^3 took 767 us with them and 680 without where the cores share a cache.
 // Where k is short, C is most of what moves. Cores that write the same rows of it, each its own columns, prefetch lines
 // from one another: 512 x 64 by 64 x 512 on two cores without a common cache took 308 us by tasks of panels, and takes
 // 228 by tasks of rows and panels packed before; with a common cache 185 and 176.
@@ -228,7 +229,8 @@ struct GemmPlan {
                                                     panels >= (few ? may_spread ? 2 * threads : 1 : 4 * threads);
       packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
       if (by_task) at_once = few ? 1 : std::clamp<int64_t>(panels / (2 * threads), 1, at_once);
-      a_by_task = by_task && !turned && packed_a != PackedA::nothing && threads > 1 && panels <= 2 * threads * at_once;
+      const bool cheap = packed_a == PackedA::rows || (kPlain && packed_a == PackedA::tiles);
+      a_by_task = by_task && !turned && cheap && threads > 1 && panels <= 2 * threads * at_once;
     } else if (last_cols < last_width) {
       packed_b = PackedB::last_panel;
     }
