@@ -109,7 +109,7 @@ LEVIN_HD T average_of_window(const T* in, const Axis& h, const Axis& w, Int i, I
   return T(sum / as_divisor<Accum<T>>(std::int64_t{h.count(i)} * w.count(j)));
 }
 
-// Planes a task: about 16 K elements.
+// Planes a task: about 16 K elements. Both passes of a small volume then have tasks for several cores.
 inline std::int64_t planes_at_once(const PoolAxis& h, const PoolAxis& w) {
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, h.in * w.in));
 }

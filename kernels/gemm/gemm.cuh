@@ -161,14 +161,14 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // cache twice, which took 2 % of 2,048^3. Cores of an AMD CPU that share no last cache pay more: 256^3 on two of them
 // took 255 us where one packed what the other read, tiles of A too, and takes 173 where each task packs its own. So
 // where a thread has one task or two, it copies all of A for each, but not where A is transposed and of 16 bits: such
-// copies are slow, and 512^3 took 767 us with them and 680 without where the cores share a cache.
-// Where k is short, C is most of what moves. Cores that write the same rows of it, each its own columns, prefetch lines
-// from one another: 512 x 64 by 64 x 512 on two cores without a common cache took 308 us by tasks of panels, and takes
-// 228 by tasks of rows and panels packed before; with a common cache 185 and 176.
-// A tile of pairs of bf16 reads a row of A of an even length as it lies.
+// copies are slow, and bf16 512^3 took 767 us with them and 680 without where the cores share a cache.
+// Where k is short, C is most of what moves, and a thread had better write rows of C than columns: 512 x 64 by 64 x 512
+// on two cores without a common cache took 308 us by tasks that pack panels, and takes 228 by tasks of rows and panels
+// packed before; with a common cache 185 and 176.
+// A tile of pairs of bf16 reads rows of A as they lie where k is even and each row begins at a multiple of 4 bytes.
 // Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
-inline constexpr int64_t kShortK = 128;
+inline constexpr int64_t kShortK = 128;  // up to which k is short
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
 inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
   if (l1_ways < kWideL1) return 3;
@@ -194,9 +194,10 @@ struct GemmPlan {
   bool spread;                                    // over threads
   bool a_by_task = false;                         // tiles of A are packed by each task that uses them
 
+  // reads_a: whether tiles can read rows of A as they lie.
   template <class T>
-  GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool turned, bool may_spread,
-           bool reads_a = std::is_same_v<T, F>, int64_t block_k = kBlockK<F>)
+  GemmPlan(int l1_ways, GemmSize of, Matrix<T> a, Matrix<T> b, bool turned, bool may_spread, bool reads_a,
+           int64_t block_k)
       : size(of),
         tiles(of.m),
         panels((of.n + N - 1) / N),

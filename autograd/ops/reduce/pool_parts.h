@@ -13,7 +13,7 @@ namespace levin {
 void check_pool_axis(const char* op, const Shape& x, int d, std::int64_t kernel, std::int64_t stride,
                      std::int64_t padding);
 
-// max_pool2d_with_indices, but with indices of i32, which its windows have anyway.
+// max_pool2d_with_indices before it widens the indices, which are i32.
 [[nodiscard]] ValuesIndices max_pool2d_places(const Tensor& x, const PoolOptions& options);
 
 // Places i64 [N, C, D', P] in volumes of D slices of `pixels`: those of in_planes [N, C * D, H', W'], i32, in slices,
