@@ -500,7 +500,7 @@ def row_pairs(s, make):
 
 
 def cdist_rows():
-    rows = {"pdist": unary(F.pdist)}
+    rows = {"pdist": unary(F.pdist), "pdist_backward": backward(lambda s, m: [m(s)], F.pdist)}
     for name, p in (("cdist", 2.0), ("cdist_1", 1.0), ("cdist_3", 3.0)):
         def f(a, b, p=p):
             return torch.cdist(a, b, p)

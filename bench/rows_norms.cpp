@@ -130,6 +130,14 @@ void of_rows(std::vector<Kernel>& k) {
                  return Work{[=] { (void)pdist(x); }, bytes_of(pdist(x))};
                },
                {{4, 3}, {512, 64}}});
+  k.push_back({"pdist_backward",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     {random(s, d)}, [](const Tensors& in) { return pdist(in[0]); }, 2);
+               },
+               {{4, 3}, {512, 64}}});
 }
 
 // 16-bit rows under autocast, in `passes` over x: results and their gradients are f32, gradients of rows have 16 bits.

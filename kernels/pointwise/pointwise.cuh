@@ -406,16 +406,41 @@ void loop2(const void* functor, char* const* p, const std::int64_t* step, std::i
   }
 }
 
+// The elements of an operand: those at p or, of a single one, `count` copies of it in `room`.
+template <class T>
+const T* elements(const char* p, std::int64_t step, T* room, std::int64_t count) {
+  const T* const from = reinterpret_cast<const T*>(p);
+  if (step != 0) return from;
+  std::fill_n(room, count, *from);
+  return room;
+}
+
 template <class F, class O, class A, class B, class C>
 void loop3(const void* functor, char* const* p, const std::int64_t* step, std::int64_t n) {
   const F f = *static_cast<const F*>(functor);
-  if (step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == sizeof(B) && step[3] == sizeof(C)) {
+  const auto in_order = [&](int k, std::size_t bytes) { return step[k] == static_cast<std::int64_t>(bytes); };
+  const auto in_order_or_single = [&](int k, std::size_t bytes) { return step[k] == 0 || in_order(k, bytes); };
+  if (in_order(0, sizeof(O)) && in_order_or_single(1, sizeof(A)) && in_order_or_single(2, sizeof(B)) &&
+      in_order_or_single(3, sizeof(C))) {
+    // One loop serves all: a single element is copied to as many as a block has, which stay in the nearest cache.
+    constexpr std::int64_t kBlock = 256;
+    A room_a[kBlock];
+    B room_b[kBlock];
+    C room_c[kBlock];
+    const std::int64_t block = step[1] != 0 && step[2] != 0 && step[3] != 0 ? n : std::min(n, kBlock);
+    const A* a = elements<A>(p[1], step[1], room_a, block);
+    const B* b = elements<B>(p[2], step[2], room_b, block);
+    const C* c = elements<C>(p[3], step[3], room_c, block);
     O* o = reinterpret_cast<O*>(p[0]);
-    const A* a = reinterpret_cast<const A*>(p[1]);
-    const B* b = reinterpret_cast<const B*>(p[2]);
-    const C* c = reinterpret_cast<const C*>(p[3]);
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+      const std::int64_t count = std::min(block, n - begin);
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i], b[i], c[i]));
+      for (std::int64_t i = 0; i < count; ++i) o[i] = static_cast<O>(f(a[i], b[i], c[i]));
+      o += count;
+      if (step[1] != 0) a += count;
+      if (step[2] != 0) b += count;
+      if (step[3] != 0) c += count;
+    }
     return;
   }
   for (std::int64_t i = 0; i < n; ++i) {

@@ -2,8 +2,12 @@
 //
 //   cdist(on, const T* x1, const T* x2, T* y, shape, how)
 //     y[b, i, j] = (sum over k of |x1[b, i, k] - x2[b, j, k]|^p)^(1/p)
+//   pdist(on, const T* x, T* y, rows, length, how)
+//     y[pair (i, j)] = (sum over k of |x[i, k] - x[j, k]|^p)^(1/p), i < j: (0, 1), (0, 2), ..., (1, 2), ...
 //   cdist_backward(on, const T* gy, const T* y, const T* x1, const T* x2, T* gx, shape, how)
 //     gx[b, i, k] = sum over j of gy[b, i, j] d y[b, i, j] / d x1[b, i, k]
+//   pdist_backward(on, const T* gy, const T* y, const T* x, T* gx, rows, length, how)
+//     gx[i, k] = sum over j of gy[pair] d y[pair] / d x[i, k], of the pair (i, j) or (j, i)
 //   cdist_of_products(on, T* y, const T* squares1, const T* squares2, const T* x1, const T* x2, shape)
 //     y from the products of all rows with each other, y[b, i, j] = sum over k of x1[b, i, k] x2[b, j, k] of rows moved
 //     by any vector, and from the sums of their squares; p = 2. Near rows are subtracted instead: see kNearRows.
@@ -43,6 +47,14 @@ struct DistanceShape {
   std::int64_t batches = 0, rows = 0, others = 0, length = 0;
   std::int64_t row_step = 0, other_step = 1;  // of gy and y
 };
+inline DistanceShape shape_of_pairs(std::int64_t rows, std::int64_t length) {
+  return {.batches = 1, .rows = rows, .others = rows, .length = length};
+}
+
+// Where the pair (i, j), i < j, stands among those of n rows.
+LEVIN_HD std::int64_t place_of_pair(std::int64_t i, std::int64_t j, std::int64_t n) {
+  return i * n - i * (i + 1) / 2 + j - i - 1;
+}
 
 // |a - b|^2 as |a|^2 + |b|^2 - 2 a b has rounding errors of |a|^2 + |b|^2: a square below so much of these, or NaN,
 // is summed from differences. The distance then has at most 1 / (2 kNearRows) times the error of a product.
@@ -55,8 +67,10 @@ inline constexpr float kNearRows = 1.0f / 16;
 
 namespace levin::kernels::cpu {
 LEVIN_PICK(cdist)
+LEVIN_PICK(pdist)
 LEVIN_PICK(cdist_backward)
 LEVIN_PICK(cdist_of_products)
+LEVIN_PICK(pdist_backward)
 }  // namespace levin::kernels::cpu
 
 namespace levin::kernels::gpu {
@@ -88,7 +102,7 @@ __device__ __forceinline__ T distance_slope(T d, T y, const DistanceRule& rule) 
 
 inline constexpr int kDistanceTile = 16;  // rows and others of a block, and numbers of a row that it holds at once
 
-template <class T>
+template <bool kPairs, class T>
 __global__ void cdist_tiles(const T* x1, const T* x2, T* y, DistanceShape s, DistanceRule rule, std::int64_t across,
                             std::int64_t down) {
   constexpr int kTile = kDistanceTile;
@@ -96,6 +110,7 @@ __global__ void cdist_tiles(const T* x1, const T* x2, T* y, DistanceShape s, Dis
   LEVIN_SHARED(T, second, kTile * (kTile + 1));
   const std::int64_t block = blockIdx.x, line = block / across, batch = line / down;
   const std::int64_t i0 = (line - batch * down) * kTile, j0 = (block - line * across) * kTile;
+  if (kPairs && i0 > j0) return;
   const int u = static_cast<int>(threadIdx.x) % kTile, v = static_cast<int>(threadIdx.x) / kTile;
   const std::int64_t i = i0 + v, j = j0 + u;
   const T* const a = x1 + batch * s.rows * s.length;
@@ -111,21 +126,29 @@ __global__ void cdist_tiles(const T* x1, const T* x2, T* y, DistanceShape s, Dis
       sum = distance_part(sum, first[v * (kTile + 1) + t] - second[u * (kTile + 1) + t], rule);
     __syncthreads();
   }
-  if (i >= s.rows || j >= s.others) return;
+  if (i >= s.rows || j >= s.others || (kPairs && i >= j)) return;
   if (rule.kind == DistanceKind::euclid) sum = std::sqrt(sum);
   if (rule.kind == DistanceKind::power) sum = math::pow(sum, T(1 / rule.p));
-  y[(batch * s.rows + i) * s.others + j] = sum;
+  y[kPairs ? place_of_pair(i, j, s.rows) : (batch * s.rows + i) * s.others + j] = sum;
 }
-template <class T>
-void cdist(const Gpu& on, const T* x1, const T* x2, T* y, const DistanceShape& s, const DistanceRule& rule) {
+template <bool kPairs, class T>
+void launch_tiles(const Gpu& on, const T* x1, const T* x2, T* y, const DistanceShape& s, const DistanceRule& rule) {
   const std::int64_t across = (s.others + kDistanceTile - 1) / kDistanceTile,
                      down = (s.rows + kDistanceTile - 1) / kDistanceTile;
   const Grid grid{.blocks = {static_cast<unsigned>(s.batches * down * across)},
                   .threads = {kDistanceTile * kDistanceTile}};
-  on.launch(cdist_tiles<T>, grid, x1, x2, y, s, rule, across, down);
+  on.launch(cdist_tiles<kPairs, T>, grid, x1, x2, y, s, rule, across, down);
+}
+template <class T>
+void cdist(const Gpu& on, const T* x1, const T* x2, T* y, const DistanceShape& s, const DistanceRule& rule) {
+  launch_tiles<false>(on, x1, x2, y, s, rule);
+}
+template <class T>
+void pdist(const Gpu& on, const T* x, T* y, std::int64_t rows, std::int64_t length, const DistanceRule& rule) {
+  launch_tiles<true>(on, x, x, y, shape_of_pairs(rows, length), rule);
 }
 
-template <class T>
+template <bool kPairs, class T>
 __global__ void cdist_backward_items(const T* gy, const T* y, const T* x1, const T* x2, T* gx, std::int64_t n,
                                      DistanceShape s, DistanceRule rule, Divider length, Divider rows) {
   const std::int64_t u = own_item();
@@ -136,7 +159,10 @@ __global__ void cdist_backward_items(const T* gy, const T* y, const T* x1, const
   const T* const other = x2 + batch * s.others * s.length + k;
   T sum = 0;
   for (std::int64_t j = 0; j < s.others; ++j) {
-    const std::int64_t pair = at + j * s.other_step;
+    if (kPairs && j == row) continue;
+    const std::int64_t pair = !kPairs   ? at + j * s.other_step
+                              : j < row ? place_of_pair(j, row, s.rows)
+                                        : place_of_pair(row, j, s.rows);
     sum += gy[pair] * distance_slope(x - other[j * s.length], y[pair], rule);
   }
   gx[u] = sum;
@@ -145,7 +171,14 @@ template <class T>
 void cdist_backward(const Gpu& on, const T* gy, const T* y, const T* x1, const T* x2, T* gx, const DistanceShape& s,
                     const DistanceRule& rule) {
   const std::int64_t n = s.batches * s.rows * s.length;
-  on.launch(cdist_backward_items<T>, item_grid(n), gy, y, x1, x2, gx, n, s, rule, Divider(s.length), Divider(s.rows));
+  on.launch(cdist_backward_items<false, T>, item_grid(n), gy, y, x1, x2, gx, n, s, rule, Divider(s.length),
+            Divider(s.rows));
+}
+template <class T>
+void pdist_backward(const Gpu& on, const T* gy, const T* y, const T* x, T* gx, std::int64_t rows, std::int64_t length,
+                    const DistanceRule& rule) {
+  on.launch(cdist_backward_items<true, T>, item_grid(rows * length), gy, y, x, x, gx, rows * length,
+            shape_of_pairs(rows, length), rule, Divider(length), Divider(rows));
 }
 
 template <class T>
@@ -180,6 +213,8 @@ namespace levin::kernels {  // of the executor that is given
 using cpu::cdist, gpu::cdist;
 using cpu::cdist_backward, gpu::cdist_backward;
 using cpu::cdist_of_products, gpu::cdist_of_products;
+using cpu::pdist, gpu::pdist;
+using cpu::pdist_backward, gpu::pdist_backward;
 }  // namespace levin::kernels
 
 #endif  // LEVIN_KERNELS_CDIST_CUH
@@ -225,7 +260,7 @@ template <DistanceKind kKind, class T, class V>
 inline constexpr int kDistanceRows = 4;               // that share what is loaded of the others
 inline constexpr std::int64_t kDistanceTask = 65536;  // differences of one task, about
 
-template <DistanceKind kKind, class T>
+template <DistanceKind kKind, bool kPairs, class T>
 void distances(const Cpu& on, const T* x1, const T* x2, T* y, const DistanceShape& s, double p) {
   using Vector = DistanceVector<T>;
   using V = typename Vector::Type;
@@ -242,9 +277,13 @@ void distances(const Cpu& on, const T* x1, const T* x2, T* y, const DistanceShap
     T* const packed = memory.as<T>();  // [length, kColumns]: a column is a row of x2
     std::int64_t there = -1;
     for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t block = task / parts, batch = block / blocks, j0 = (block - batch * blocks) * kColumns,
-                         columns = std::min(kColumns, s.others - j0), first = (task - block * parts) * most,
-                         last = std::min(s.rows, first + most);
+      const std::int64_t turn = task / parts, first = (task - turn * parts) * most;
+      // Of pairs the last block has the most: blocks from both ends in turns give each range of tasks as many.
+      const std::int64_t block = kPairs && turn % 2 != 0 ? blocks - 1 - turn / 2 : kPairs ? turn / 2 : turn;
+      const std::int64_t batch = block / blocks, j0 = (block - batch * blocks) * kColumns,
+                         columns = std::min(kColumns, s.others - j0),
+                         last = std::min(kPairs ? j0 + columns - 1 : s.rows, first + most);
+      if (kPairs && first >= last) continue;
       if (block != there) {
         const T* const from = x2 + (batch * s.others + j0) * s.length;
         for (std::int64_t c = 0; c < kColumns; ++c) {
@@ -269,17 +308,18 @@ void distances(const Cpu& on, const T* x1, const T* x2, T* y, const DistanceShap
           }
         }
         for (int r = 0; r < kRows && i + r < last; ++r) {
-          T* const to = y + (batch * s.rows + i + r) * s.others + j0;
           T of[kColumns];
           std::memcpy(of, sum[r], sizeof of);
           if constexpr (kKind == DistanceKind::euclid)
             for (std::int64_t c = 0; c < kColumns; ++c) of[c] = std::sqrt(of[c]);
           if constexpr (kKind == DistanceKind::power)
             for (std::int64_t c = 0; c < kColumns; ++c) of[c] = math::pow(of[c], T(1 / p));
-          if (columns == kColumns)
+          T* const to = y + (kPairs ? place_of_pair(i + r, j0, s.rows) : (batch * s.rows + i + r) * s.others + j0);
+          const std::int64_t skip = kPairs ? std::max<std::int64_t>(0, i + r + 1 - j0) : 0;
+          if (skip == 0 && columns == kColumns)
             std::memcpy(to, of, sizeof of);
           else
-            std::memcpy(to, of, static_cast<std::size_t>(columns) * sizeof(T));
+            std::memcpy(to + skip, of + skip, static_cast<std::size_t>(columns - skip) * sizeof(T));
         }
       }
     }
@@ -362,7 +402,31 @@ template <DistanceKind kKind, class T, class V>
   }
 }
 
-template <DistanceKind kKind, class T>
+// gy and y of rows i to i + rows - 1 with all others: [others, kDistanceRows]; the last row fills what is left, and a
+// row of pairs has 0 for itself.
+template <bool kPairs, class T>
+void load_pairs(const T* gy, const T* y, T* weight, T* far, std::int64_t at, std::int64_t i, std::int64_t rows,
+                const DistanceShape& s) {
+  constexpr std::int64_t kRows = kDistanceRows;
+  const auto take = [&](std::int64_t j, std::int64_t r, std::int64_t pair) {
+    weight[j * kRows + r] = gy[pair];
+    far[j * kRows + r] = y[pair];
+  };
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    const std::int64_t row = i + std::min(r, rows - 1), mine = at + std::min(r, rows - 1) * s.row_step;
+    if constexpr (!kPairs) {
+      for (std::int64_t j = 0; j < s.others; ++j) take(j, r, mine + j * s.other_step);
+    } else {
+      std::int64_t above = row - 1;  // (j, row): of j + 1 it stands n - j - 2 further
+      for (std::int64_t j = 0; j < row; above += s.rows - j - 2, ++j) take(j, r, above);
+      weight[row * kRows + r] = far[row * kRows + r] = 0;
+      const std::int64_t after = place_of_pair(row, 0, s.rows);
+      for (std::int64_t j = row + 1; j < s.rows; ++j) take(j, r, after + j);
+    }
+  }
+}
+
+template <DistanceKind kKind, bool kPairs, class T>
 void distance_gradients(const Cpu& on, const T* gy, const T* y, const T* x1, const T* x2, T* gx, const DistanceShape& s,
                         double p) {
   using Vector = DistanceVector<T>;
@@ -391,14 +455,10 @@ void distance_gradients(const Cpu& on, const T* gy, const T* y, const T* x1, con
         there = batch;
       }
       const std::int64_t at = batch * s.rows * s.others + i * s.row_step;
-      for (std::int64_t j = 0; j < s.others; ++j) {
-        for (std::int64_t r = 0; r < kRows; ++r) {
-          const std::int64_t pair = at + std::min(r, rows - 1) * s.row_step + j * s.other_step;
-          T w = gy[pair];
-          if constexpr (kKind == DistanceKind::euclid) w = y[pair] == 0 ? T(0) : w / y[pair];
-          weight[j * kRows + r] = w;
-          if constexpr (kKind != DistanceKind::euclid) far[j * kRows + r] = y[pair];
-        }
+      load_pairs<kPairs>(gy, y, weight, far, at, i, rows, s);
+      if constexpr (kKind == DistanceKind::euclid) {
+        for (std::int64_t pair = 0; pair < pairs; ++pair)
+          weight[pair] = far[pair] == 0 ? T(0) : weight[pair] / far[pair];
       }
       for (std::int64_t k0 = 0; k0 < s.length; k0 += kLanes) {
         // The last numbers of a row are computed with those before them.
@@ -427,26 +487,46 @@ void distance_gradients(const Cpu& on, const T* gy, const T* y, const T* x1, con
   });
 }
 
+template <bool kPairs, class T>
+void distances_by(const DistanceRule& rule, const Cpu& on, const T* x1, const T* x2, T* y, const DistanceShape& s) {
+  switch (rule.kind) {
+    case DistanceKind::count: return distances<DistanceKind::count, kPairs>(on, x1, x2, y, s, rule.p);
+    case DistanceKind::sum: return distances<DistanceKind::sum, kPairs>(on, x1, x2, y, s, rule.p);
+    case DistanceKind::euclid: return distances<DistanceKind::euclid, kPairs>(on, x1, x2, y, s, rule.p);
+    case DistanceKind::largest: return distances<DistanceKind::largest, kPairs>(on, x1, x2, y, s, rule.p);
+    case DistanceKind::power: return distances<DistanceKind::power, kPairs>(on, x1, x2, y, s, rule.p);
+  }
+}
 template <class T>
 void cdist(const Cpu& on, const T* x1, const T* x2, T* y, const DistanceShape& s, const DistanceRule& rule) {
+  distances_by<false>(rule, on, x1, x2, y, s);
+}
+template <class T>
+void pdist(const Cpu& on, const T* x, T* y, std::int64_t rows, std::int64_t length, const DistanceRule& rule) {
+  distances_by<true>(rule, on, x, x, y, shape_of_pairs(rows, length));
+}
+template <bool kPairs, class T>
+void gradients_by(const DistanceRule& rule, const Cpu& on, const T* gy, const T* y, const T* x1, const T* x2, T* gx,
+                  const DistanceShape& s) {
   switch (rule.kind) {
-    case DistanceKind::count: return distances<DistanceKind::count>(on, x1, x2, y, s, rule.p);
-    case DistanceKind::sum: return distances<DistanceKind::sum>(on, x1, x2, y, s, rule.p);
-    case DistanceKind::euclid: return distances<DistanceKind::euclid>(on, x1, x2, y, s, rule.p);
-    case DistanceKind::largest: return distances<DistanceKind::largest>(on, x1, x2, y, s, rule.p);
-    case DistanceKind::power: return distances<DistanceKind::power>(on, x1, x2, y, s, rule.p);
+    case DistanceKind::count: return;  // the op has zeros
+    case DistanceKind::sum: return distance_gradients<DistanceKind::sum, kPairs>(on, gy, y, x1, x2, gx, s, rule.p);
+    case DistanceKind::euclid:
+      return distance_gradients<DistanceKind::euclid, kPairs>(on, gy, y, x1, x2, gx, s, rule.p);
+    case DistanceKind::largest:
+      return distance_gradients<DistanceKind::largest, kPairs>(on, gy, y, x1, x2, gx, s, rule.p);
+    case DistanceKind::power: return distance_gradients<DistanceKind::power, kPairs>(on, gy, y, x1, x2, gx, s, rule.p);
   }
 }
 template <class T>
 void cdist_backward(const Cpu& on, const T* gy, const T* y, const T* x1, const T* x2, T* gx, const DistanceShape& s,
                     const DistanceRule& rule) {
-  switch (rule.kind) {
-    case DistanceKind::count: return;  // the op has zeros
-    case DistanceKind::sum: return distance_gradients<DistanceKind::sum>(on, gy, y, x1, x2, gx, s, rule.p);
-    case DistanceKind::euclid: return distance_gradients<DistanceKind::euclid>(on, gy, y, x1, x2, gx, s, rule.p);
-    case DistanceKind::largest: return distance_gradients<DistanceKind::largest>(on, gy, y, x1, x2, gx, s, rule.p);
-    case DistanceKind::power: return distance_gradients<DistanceKind::power>(on, gy, y, x1, x2, gx, s, rule.p);
-  }
+  gradients_by<false>(rule, on, gy, y, x1, x2, gx, s);
+}
+template <class T>
+void pdist_backward(const Cpu& on, const T* gy, const T* y, const T* x, T* gx, std::int64_t rows, std::int64_t length,
+                    const DistanceRule& rule) {
+  gradients_by<true>(rule, on, gy, y, x, x, gx, shape_of_pairs(rows, length));
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

@@ -131,10 +131,14 @@ template <class On, class T>
 using Moved = std::conditional_t<std::is_same_v<On, Cpu>, Wide<T>, T>;
 template <class On, class T>
 using MovedBits = Bits<Moved<On, T>>;
+// The CPU's loops read a mask as bytes: a compiler that chooses by bools of one byte among wider numbers (g++ 12)
+// does so one by one.
+template <class On>
+using Mask = std::conditional_t<std::is_same_v<On, Cpu>, std::uint8_t, bool>;
 struct Choose {
-  template <class T>
-  LEVIN_HD T operator()(bool c, T a, T b) const {
-    return c ? a : b;
+  template <class M, class T>
+  LEVIN_HD T operator()(M c, T a, T b) const {
+    return c != 0 ? a : b;
   }
 };
 
@@ -149,7 +153,7 @@ struct Where {
         empty_result(broadcast_shapes("where", c.shape(), common_shape("where", a, b)), a.device(), a.dtype(), a, b, c);
     dispatch(info, a, kMoved, [&]<class On, class T>(const On& on, T) {
       using B = MovedBits<On, T>;
-      run(on, Choose{}, Signature<B, bool, B, B>{}, out, c, a, b);
+      run(on, Choose{}, Signature<B, Mask<On>, B, B>{}, out, c, a, b);
     });
     condition = c;
     shape_a = a.shape();
@@ -166,9 +170,9 @@ struct Where {
 };
 
 struct Fill {
-  template <class T>
-  LEVIN_HD T operator()(T x, bool m, T value) const {
-    return m ? value : x;
+  template <class M, class T>
+  LEVIN_HD T operator()(T x, M m, T value) const {
+    return m != 0 ? value : x;
   }
 };
 
@@ -185,7 +189,7 @@ struct MaskedFill {
     dispatch(info, x, kMoved, [&]<class On, class T>(const On& on, T) {
       using B = MovedBits<On, T>;
       const Immediate<B> number{std::bit_cast<B>(static_cast<Moved<On, T>>(value.to<Wide<T>>()))};
-      run(on, Fill{}, Signature<B, B, bool, B>{}, out, x, m, number);
+      run(on, Fill{}, Signature<B, B, Mask<On>, B>{}, out, x, m, number);
     });
     mask = m;
     shape = x.shape();

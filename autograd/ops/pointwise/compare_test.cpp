@@ -165,6 +165,29 @@ TEST_CASE("equal asks for the same shape, dtype and values; allclose accepts equ
   CHECK_FALSE(allclose(tensor({inf}, cpu), tensor({1.0}, cpu)));
 }
 
+TEST_CASE("where and masked_fill choose by element when an operand is a single one for more than a block of them") {
+  constexpr std::int64_t kCount = 1000;
+  const Tensor at = arange(kCount, cpu), odd = eq(remainder(at, 2), 1);
+  for (const DType dtype : {DType::u8, DType::i16, DType::i32, DType::i64, DType::f32, DType::f64}) {
+    CAPTURE(dtype);
+    const Tensor x = remainder(at, 100).to(dtype), next = (remainder(at, 100) + 1).to(dtype);
+    const Tensor one = full({1}, 7, cpu, dtype), other = full({1}, 9, cpu, dtype);
+    const auto value = [](std::int64_t i) { return double(i % 100); };
+    const auto check = [&](const Tensor& y, auto expected) {
+      const auto got = y.to(DType::f64).to_vector<double>();
+      REQUIRE(got.size() == kCount);
+      for (std::int64_t i = 0; i < kCount; ++i) CHECK(got[std::size_t(i)] == expected(i, i % 2 != 0));
+    };
+    check(where(odd, x, one), [&](std::int64_t i, bool c) { return c ? value(i) : 7; });
+    check(where(odd, one, x), [&](std::int64_t i, bool c) { return c ? 7 : value(i); });
+    check(where(odd, one, other), [&](std::int64_t, bool c) { return c ? 7 : 9; });
+    check(where(slice(odd, 0, 1, 2), x, one), [&](std::int64_t i, bool) { return value(i); });
+    check(where(odd, x, next), [&](std::int64_t i, bool c) { return value(i) + (c ? 0 : 1); });
+    check(masked_fill(x, odd, 5), [&](std::int64_t i, bool c) { return c ? 5 : value(i); });
+    check(masked_fill(one, odd, 5), [&](std::int64_t, bool c) { return c ? 5 : 7; });
+  }
+}
+
 TEST_CASE("numbers outside a tensor's dtype compare and clamp as numbers, and do not fill") {
   const Tensor x = tensor({std::uint8_t{0}, std::uint8_t{44}, std::uint8_t{255}}, cpu);
   const auto bools = [](const Tensor& t) { return t.to_vector<bool>(); };

@@ -55,14 +55,14 @@ std::array<Tensor, 2> centered(const Tensor& x1, const Tensor& x2) {
   return {x1 - by, x2 - by};
 }
 
-// The composite twin, in public ops: each difference has the slope that the kernel gives it.
-Tensor twin(const Tensor& x1, const Tensor& x2, const DistanceRule& rule) {
-  const Tensor d = unsqueeze(x1, 2) - unsqueeze(x2, 1), size = abs(d), none = zeros_like(d);
+// The composite twin, in public ops, of differences [..., M]: each has the slope that the kernel gives it.
+Tensor twin(const Tensor& d, const DistanceRule& rule) {
+  const Tensor size = abs(d), none = zeros_like(d);
   switch (rule.kind) {
     case DistanceKind::count: return sum(d * 0, {-1});
     case DistanceKind::sum: return sum(size, {-1});
     case DistanceKind::largest: {
-      if (d.size(3) == 0) return sum(d, {-1});
+      if (d.size(-1) == 0) return sum(d, {-1});
       const Tensor fixed = size.detach(), most = amax(fixed, {-1}, KeepDim::yes);
       return sum(where(eq(fixed, most), size, none), {-1});
     }
@@ -75,27 +75,6 @@ Tensor twin(const Tensor& x1, const Tensor& x2, const DistanceRule& rule) {
   const Tensor total = sum(masked_fill(squares ? square(d) : pow(apart, rule.p), same, 0), {-1}), zero = eq(total, 0);
   const Tensor safe = masked_fill(total, zero, 1);
   return masked_fill(squares ? sqrt(safe) : pow(safe, 1 / rule.p), zero, 0);
-}
-
-// Where the pairs i < j of n rows stand in a matrix [n, n], in their order: i64 [n (n - 1) / 2].
-Tensor pair_places(std::int64_t n, Device device) {
-  const std::int64_t pairs = n * (n - 1) / 2;
-  if (device.is_cpu()) {
-    const Tensor places = empty({pairs}, device, DType::i64);
-    auto* const at = ptr<std::int64_t>(places);
-    Cpu{}.parallel_for(n, 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        auto* const row = at + i * n - i * (i + 1) / 2;
-        for (std::int64_t j = 0; j < n - 1 - i; ++j) row[j] = i * n + i + 1 + j;
-      }
-    });
-    return places;
-  }
-  // Pair k = i n - i (i + 1) / 2 + j - i - 1 stands at i n + j = k + (i + 1) (i + 2) / 2. The root is an integer and a
-  // half where a row begins, and f64 holds both exactly as far as memory goes.
-  const double half = double(n) - 0.5;
-  const Tensor k = arange(pairs, device, DType::f64), next = floor(half + 1 - sqrt(half * half - 2 * k));
-  return cast(k + next * (next + 1) * 0.5, DType::i64);
 }
 
 struct CdistBackward {
@@ -137,8 +116,10 @@ struct CdistBackward {
   }
   Grads<3> backward(const Tensor& gga, const Tensor& ggb, NeedMask need) {
     const auto reference = [&](const std::array<Tensor, 3>& in) {
-      return vjp<2>([&](const auto& of) { return std::array{twin(of[0], of[1], rule)}; }, {in[1], in[2]},
-                    std::array{in[0]}, wanted);
+      const auto distances = [&](const auto& of) {
+        return std::array{twin(unsqueeze(of[0], 2) - unsqueeze(of[1], 1), rule)};
+      };
+      return vjp<2>(distances, {in[1], in[2]}, std::array{in[0]}, wanted);
     };
     return vjp<3>(reference, {gy.get(), x1.get(), x2.get()},
                   std::array{wanted[0] ? gga : Tensor(), wanted[1] ? ggb : Tensor()}, need);
@@ -148,19 +129,13 @@ struct CdistBackward {
 struct Cdist {
   static constexpr OpInfo info{.name = "cdist"};
   DistanceRule rule;
-  bool of_pairs = false;  // of one matrix with itself: the result holds the pairs of rows i < j
   SavedInput x1{}, x2{};
   SavedOutput y{};
-  Stash all{};  // of pairs, in place of y
   auto saved_outputs() { return std::tie(y); }
 
   Tensor forward(const Tensor& x1_, const Tensor& x2_) {
     x1 = x1_, x2 = x2_;
     const Tensor out = whole(x1_.contiguous(), x2_.contiguous());
-    if (of_pairs) {
-      all = out;
-      return pairs_of(out);
-    }
     y = out;
     return out;
   }
@@ -170,21 +145,6 @@ struct Cdist {
     const Tensor out = empty({s.batches, s.rows, s.others}, a.device(), a.dtype());
     dispatch(info, a, kWideFloats, [&]<class T>(const auto& on, T) {
       if (out.numel() > 0) kernels::cdist(on, ptr<const T>(a), ptr<const T>(b), ptr<T>(out), s, rule);
-    });
-    return out;
-  }
-  static Tensor pairs_of(const Tensor& from) {
-    const std::int64_t n = from.size(1);
-    if (!from.device().is_cpu()) return gather(flatten(from), 0, pair_places(n, from.device()));
-    const Tensor out = empty({n * (n - 1) / 2}, from.device(), from.dtype());
-    if (out.numel() == 0) return out;
-    dispatch_dtype(info, from, kWideFloats, [&]<class T>(T) {
-      Cpu{}.parallel_for(n - 1, 128, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          std::memcpy(ptr<T>(out) + i * n - i * (i + 1) / 2, ptr<const T>(from) + i * n + i + 1,
-                      static_cast<std::size_t>(n - 1 - i) * sizeof(T));
-        }
-      });
     });
     return out;
   }
@@ -198,19 +158,67 @@ struct Cdist {
     return out;
   }
   Grads<2> backward(const Tensor& gy, NeedMask need) {
-    if (!of_pairs) {
-      auto [ga, gb] = apply(CdistBackward{rule, need, y.get().detach()}, gy, x1.get(), x2.get());
-      return {ga, gb};
-    }
-    const std::int64_t n = all.size(1);
-    const Tensor flat = scatter_add(zeros({n * n}, gy.device(), gy.dtype()), 0, pair_places(n, gy.device()), gy);
-    auto [ga, gb] = apply(CdistBackward{rule, need, all}, reshape(flat, {1, n, n}), x1.get(), x2.get());
+    auto [ga, gb] = apply(CdistBackward{rule, need, y.get().detach()}, gy, x1.get(), x2.get());
     return {ga, gb};
   }
 };
 
+struct PdistBackward {
+  static constexpr OpInfo info{.name = "pdist_backward"};
+  DistanceRule rule;
+  Stash y{};
+  SavedInput gy{}, x{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& x_) {
+    gy = gy_, x = x_;
+    const Tensor g = gy_.contiguous(), from = x_.contiguous();
+    if (g.numel() == 0 || from.numel() == 0 || rule.kind == DistanceKind::count) return zeros_like(from);
+    const Tensor gx = empty(from.shape(), from.device(), from.dtype());
+    dispatch(info, g, kWideFloats, [&]<class T>(const auto& on, T) {
+      kernels::pdist_backward(on, ptr<const T>(g), ptr<const T>(y), ptr<const T>(from), ptr<T>(gx), from.size(0),
+                              from.size(1), rule);
+    });
+    return gx;
+  }
+  Grads<2> backward(const Tensor& g, NeedMask need) {
+    const std::int64_t n = x.get().size(0);
+    const Tensor pairs = triu_indices(n, n, g.device(), 1), i = select(pairs, 0, 0), j = select(pairs, 0, 1);
+    const auto reference = [&](const std::array<Tensor, 2>& in) {
+      const auto distances = [&](const auto& of) {
+        return std::array{twin(index_select(of[0], 0, i) - index_select(of[0], 0, j), rule)};
+      };
+      return vjp<1>(distances, {in[1]}, std::array{in[0]}, NeedMask(1));
+    };
+    return vjp<2>(reference, {gy.get(), x.get()}, std::array{g}, need);
+  }
+};
+
+struct Pdist {
+  static constexpr OpInfo info{.name = "pdist"};
+  DistanceRule rule;
+  SavedInput x{};
+  SavedOutput y{};
+  auto saved_outputs() { return std::tie(y); }
+
+  // All pairs by differences: half of what a product of all rows with all takes, and as many operations.
+  Tensor forward(const Tensor& x_) {
+    x = x_;
+    const Tensor from = x_.contiguous();
+    const std::int64_t n = from.size(0);
+    const Tensor out = empty({n * (n - 1) / 2}, from.device(), from.dtype());
+    dispatch(info, from, kWideFloats, [&]<class T>(const auto& on, T) {
+      if (out.numel() > 0) kernels::pdist(on, ptr<const T>(from), ptr<T>(out), n, from.size(1), rule);
+    });
+    y = out;
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {apply(PdistBackward{rule, y.get().detach()}, gy, x.get())}; }
+};
+
 LEVIN_OP_TABLE(Cdist)
 LEVIN_OP_TABLE(CdistBackward)
+LEVIN_OP_TABLE(Pdist)
+LEVIN_OP_TABLE(PdistBackward)
 
 void check_power(const char* op, double p) {
   if (!(p >= 0)) fail<ConfigError>(op, ": p is ", p, ", expected 0 or more, or infinity");
@@ -243,12 +251,11 @@ Tensor cdist(const Tensor& x1, const Tensor& x2, double p) {
 }
 
 Tensor pdist(const Tensor& x, double p) {
-  constexpr const char* op = "pdist";
+  constexpr const char* op = Pdist::info.name;
   check_float(op, x);
   check_power(op, p);
   if (x.rank() != 2) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, M]");
-  const Tensor rows = unsqueeze(widened(x), 0);
-  return finished(apply(Cdist{.rule = rule_of(p), .of_pairs = true}, rows, rows), x);
+  return finished(apply(Pdist{rule_of(p)}, widened(x)), x);
 }
 
 }  // namespace levin

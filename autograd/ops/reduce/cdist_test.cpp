@@ -82,9 +82,9 @@ LEVIN_OP_CASE(cdist) {
 }
 
 LEVIN_OP_CASE(pdist) {
-  OpCase c{.ops = {"cdist", "cdist_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 5};
+  OpCase c{.ops = {"pdist", "pdist_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 5};
   for (const double p : {0.0, 1.0, 2.0, 3.0, kInf}) {
-    for (const Shape& s : {Shape{4, 5}, Shape{2, 1}, Shape{1, 3}, Shape{0, 3}, Shape{3, 0}}) {
+    for (const Shape& s : {Shape{4, 5}, Shape{2, 1}, Shape{1, 3}, Shape{0, 3}, Shape{3, 0}, Shape{37, 3}}) {
       c.samples.push_back({.inputs = {real(s)},
                            .call = [=](const Tensors& in) { return Tensors{pdist(in[0], p)}; },
                            .reference =
