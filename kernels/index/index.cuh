@@ -13,6 +13,8 @@
 //   gather(on, const IndexWalk&, bound, const U* x, index, U* y)      y[w.c] = x[w.b + index * w.step]
 //   scatter(on, const IndexWalk&, bound, U* y, index, const U* src)   y[w.b + index * w.step] = src[w.c], the last wins
 //   scatter_add(on, const IndexWalk&, bound, T* y, index, const T* src)    the same with +=, in index order
+//   cpu::scatter_extreme<kMax>(on, const IndexWalk&, bound, T* y, index, const T* src)   with the larger or smaller
+//   cpu::copy_rows_onto(on, const U* x, index, const U* src, U* y, outer, dim, m, inner)
 //   scatter_onto, scatter_add_onto(on, w, row, const T* x, T* y, index, src)
 //     the same after y = x, on the CPU: w has runs, each of a row of y of `row` elements; row > 0
 //   scatter_onto_one(on, w, row, U all, U* y, index, src)             scatter_onto of an x whose elements all are `all`
@@ -121,16 +123,17 @@ void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t
                   int64_t inner) {
   on.parallel_for(outer * m, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, inner)),
                   [&](int64_t begin, int64_t end) {
-                    int64_t o = begin / m, i = begin % m;
-                    for (int64_t t = begin; t < end; ++t) {
-                      const U* from = x + (o * dim + index[i]) * inner;
-                      U* to = y + t * inner;
+                    for (int64_t t = begin; t < end;) {
+                      const int64_t o = t / m, first = t % m, last = std::min(m, first + end - t);
+                      const U* const from = x + o * dim * inner;
+                      U* const to = y + o * m * inner;
                       if (inner == 1) {
-                        *to = *from;
+                        for (int64_t i = first; i < last; ++i) to[i] = from[index[i]];
                       } else {
-                        std::memcpy(to, from, static_cast<size_t>(inner) * sizeof(U));
+                        for (int64_t i = first; i < last; ++i)
+                          std::memcpy(to + i * inner, from + index[i] * inner, static_cast<size_t>(inner) * sizeof(U));
                       }
-                      if (++i == m) i = 0, ++o;
+                      t += last - first;
                     }
                   });
 }
@@ -142,6 +145,29 @@ void put_rows(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t dim
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = index[i];
       if (row >= 0 && row < dim) std::memcpy(y + row * inner, x + i * inner, static_cast<size_t>(inner) * sizeof(U));
+    }
+  });
+}
+
+// y = x with row index[i] = row i of src, the last wins: x and y [outer, dim, inner], src [outer, m, inner]. A chunk
+// looks at all indices for those of its rows.
+template <class U>
+void copy_rows_onto(const Cpu& on, const U* x, const int64_t* index, const U* src, U* y, int64_t outer, int64_t dim,
+                    int64_t m, int64_t inner) {
+  const int64_t all = outer * dim;
+  if (all * inner == 0) return;
+  const int64_t worth = all * inner / (kIndexTask + 4 * m), chunks = std::clamp<int64_t>(worth, 1, 4 * num_threads());
+  on.parallel_for(all, (all + chunks - 1) / chunks, [&](int64_t begin, int64_t end) {
+    const auto bytes_of = [&](int64_t rows) { return static_cast<size_t>(rows * inner) * sizeof(U); };
+    for (int64_t t = begin; t < end;) {
+      const int64_t o = t / dim, first = t % dim, last = std::min(dim, first + end - t);
+      std::memcpy(y + t * inner, x + t * inner, bytes_of(last - first));
+      for (int64_t i = 0; i < m; ++i) {
+        const int64_t row = index[i];
+        if (row >= first && row < last)
+          std::memcpy(y + (o * dim + row) * inner, src + (o * m + i) * inner, bytes_of(1));
+      }
+      t += last - first;
     }
   });
 }
@@ -399,6 +425,18 @@ template <class U>
         each_in_run(w, run, [to = y + p.b, from = src + p.c](int64_t b, int64_t c) { to[b] = from[c]; });
       },
       row / kFilled);
+}
+
+// y[w.b + index * w.step] = the larger (smaller) of it and src[w.c]; NaN wins.
+template <bool kMax, class T>
+[[nodiscard]] bool scatter_extreme(const Cpu& on, const IndexWalk& w, int64_t bound, T* y, const int64_t* index,
+                                   const T* src) {
+  using W = std::conditional_t<sizeof(T) == 2, float, T>;
+  return each_index(on, w, bound, y, index, src, [](T& to, T from) {
+    const W a = W(to), b = W(from);
+    const bool wins = kMax ? b > a : b < a;
+    to = wins || b != b ? from : to;  // without a branch, which random numbers would mispredict
+  });
 }
 
 template <class T>

@@ -7,6 +7,8 @@
 //     values, indices: as x.
 //   topk(on, const T* x, T* values, std::int64_t* indices, outer, n, inner, k, bool largest)
 //     values, indices: [outer, k, inner], the first k of the sorted order.
+//   cpu::kth_places(on, const T* x, std::int64_t* indices, outer, n, inner, k, bool first_nan)
+//     indices: [outer, 1, inner], the one at k of the sorted order; where a line has NaN and first_nan, its first NaN.
 // The gpu functions take one more argument: scratch(bytes) gives room, asked for at most twice.
 //
 // Note [Sorting on a GPU]
@@ -158,6 +160,20 @@ void topk(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int6
     if (k < n) std::nth_element(items.begin(), items.begin() + k, items.end());
     std::sort(items.begin(), items.begin() + k);
     sort_detail::write(items, from, values, indices, line, k, inner);
+  });
+}
+
+template <class T>
+void kth_places(const Cpu& on, const T* x, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+                std::int64_t inner, std::int64_t k, bool first_nan) {
+  sort_detail::each_line(on, x, outer, n, inner, false, [&](auto& items, auto&, std::int64_t line, const T* from) {
+    if (first_nan) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (from[i * inner] != from[i * inner]) return static_cast<void>(indices[line] = i);
+      }
+    }
+    std::nth_element(items.begin(), items.begin() + k, items.end());
+    indices[line] = items[static_cast<size_t>(k)].at;
   });
 }
 

@@ -3,6 +3,7 @@
 // subnormal results are not flushed. Largest errors in units in the last place (math_test.cpp sweeps all exponents):
 //
 //   exp 1   log 1   pow 1 (of float; double is std::pow, a call)   expm1 log1p tanh erf rsqrt softplus 1.6 sigmoid 2.3
+//   fmod 0 (of float where quotient_is_near; else std::fmod, a call)
 //   erfc 4   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/math/far_sine.h
 //   normal_cdf, normal_pdf: see there
 //
@@ -441,6 +442,16 @@ LEVIN_HD F pow(F x, F y) {
   } else {
     return std::pow(x, y);
   }
+}
+
+// a - b trunc(a / b) with the sign of a, exactly, for the quotients up to 2^28 of finite numbers: in double neither
+// their product with b nor the difference rounds, and a quotient just below an integer does not round up to it.
+LEVIN_HD bool quotient_is_near(float a, float b) {
+  return detail::abs(a / b) < 0x1p28f && detail::abs(b) < detail::Format<float>::inf;
+}
+LEVIN_HD float fmod_near(float a, float b) {
+  const double x = double(a), y = double(b);
+  return detail::with_sign(detail::abs(float(x - std::trunc(x / y) * y)), a);
 }
 
 }  // namespace levin::kernels::math

@@ -58,8 +58,8 @@ void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, c
                        std::int64_t grain);
 
 // Functors that declare a kGrain have loops without a form for a broadcast input, which would be half of the library's
-// code; see PointwisePlan::spread. They cost more than a memory access, or are cheap and rare (comparisons) and declare
-// the default grain for this alone.
+// code; see PointwisePlan::spread. They cost more than a memory access, or are cheap (comparisons, choices by a mask)
+// and declare the default grain for this alone.
 template <class F>
 inline constexpr bool kCostly = requires {
   F::kGrain;
@@ -74,11 +74,11 @@ inline constexpr bool kLong = [] {
     return false;
 }();
 
-// A functor of one input may have a second form for what a dense loop of the CPU meets: near(x), which becomes vector
-// code and holds unless is_far(x), which is then rare. Such elements are computed again by the functor itself.
-template <class F, class T>
-concept HasNear = requires(const F& f, T x) {
-  f.near(x);
+// A functor may have a second form for what a dense loop of the CPU meets: near(x...), which becomes vector code and
+// holds unless is_far(x...), which is then rare. Such elements are computed again by the functor itself.
+template <class F, class... T>
+concept HasNear = requires(const F& f, T... x) {
+  f.near(x...);
 };
 
 // The C++ type a loop sees for a tensor element: float for the 16-bit floats.
@@ -338,20 +338,20 @@ LEVIN_PICK(pointwise_loop)  // pointwise_loop<F, Out, In...>(on): the loop of on
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// o[i] = f(a[i]) by f.near, in blocks that stay in the nearest cache until it is known whether all was near.
-template <class F, class O, class A>
-void near_loop(const F& f, O* o, const A* a, std::int64_t n) {
+// o[i] = f(a[i]...) by f.near, in blocks that stay in the nearest cache until it is known whether all was near.
+template <class F, class O, class... A>
+void near_loop(const F& f, std::int64_t n, O* o, const A*... a) {
   constexpr std::int64_t kBlock = 512;
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t end = std::min(n, begin + kBlock);
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<O>(f.near(a[i]));
+    for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<O>(f.near(a[i]...));
     int far = 0;
-    for (std::int64_t i = begin; i < end; ++i) far |= f.is_far(a[i]) ? 1 : 0;
+    for (std::int64_t i = begin; i < end; ++i) far |= f.is_far(a[i]...) ? 1 : 0;
     if (far == 0) [[likely]]
       continue;
     for (std::int64_t i = begin; i < end; ++i) {
-      if (f.is_far(a[i])) o[i] = static_cast<O>(f(a[i]));
+      if (f.is_far(a[i]...)) o[i] = static_cast<O>(f(a[i]...));
     }
   }
 }
@@ -363,7 +363,7 @@ void loop1(const void* functor, char* const* p, const std::int64_t* step, std::i
     O* o = reinterpret_cast<O*>(p[0]);
     const A* a = reinterpret_cast<const A*>(p[1]);
     if constexpr (HasNear<F, A>) {
-      near_loop(f, o, a, n);
+      near_loop(f, n, o, a);
     } else {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i]));
@@ -388,8 +388,12 @@ void loop2(const void* functor, char* const* p, const std::int64_t* step, std::i
   const A* a = reinterpret_cast<const A*>(p[1]);
   const B* b = reinterpret_cast<const B*>(p[2]);
   if (step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == sizeof(B)) {
+    if constexpr (HasNear<F, A, B>) {
+      near_loop(f, n, o, a, b);
+    } else {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i], b[i]));
+      for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i], b[i]));
+    }
   } else if (!kCostly<F> && step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == 0) {
     const B y = *b;
 #pragma GCC ivdep
@@ -406,41 +410,16 @@ void loop2(const void* functor, char* const* p, const std::int64_t* step, std::i
   }
 }
 
-// The elements of an operand: those at p or, of a single one, `count` copies of it in `room`.
-template <class T>
-const T* elements(const char* p, std::int64_t step, T* room, std::int64_t count) {
-  const T* const from = reinterpret_cast<const T*>(p);
-  if (step != 0) return from;
-  std::fill_n(room, count, *from);
-  return room;
-}
-
 template <class F, class O, class A, class B, class C>
 void loop3(const void* functor, char* const* p, const std::int64_t* step, std::int64_t n) {
   const F f = *static_cast<const F*>(functor);
-  const auto in_order = [&](int k, std::size_t bytes) { return step[k] == static_cast<std::int64_t>(bytes); };
-  const auto in_order_or_single = [&](int k, std::size_t bytes) { return step[k] == 0 || in_order(k, bytes); };
-  if (in_order(0, sizeof(O)) && in_order_or_single(1, sizeof(A)) && in_order_or_single(2, sizeof(B)) &&
-      in_order_or_single(3, sizeof(C))) {
-    // One loop serves all: a single element is copied to as many as a block has, which stay in the nearest cache.
-    constexpr std::int64_t kBlock = 256;
-    A room_a[kBlock];
-    B room_b[kBlock];
-    C room_c[kBlock];
-    const std::int64_t block = step[1] != 0 && step[2] != 0 && step[3] != 0 ? n : std::min(n, kBlock);
-    const A* a = elements<A>(p[1], step[1], room_a, block);
-    const B* b = elements<B>(p[2], step[2], room_b, block);
-    const C* c = elements<C>(p[3], step[3], room_c, block);
+  if (step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == sizeof(B) && step[3] == sizeof(C)) {
     O* o = reinterpret_cast<O*>(p[0]);
-    for (std::int64_t begin = 0; begin < n; begin += block) {
-      const std::int64_t count = std::min(block, n - begin);
+    const A* a = reinterpret_cast<const A*>(p[1]);
+    const B* b = reinterpret_cast<const B*>(p[2]);
+    const C* c = reinterpret_cast<const C*>(p[3]);
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < count; ++i) o[i] = static_cast<O>(f(a[i], b[i], c[i]));
-      o += count;
-      if (step[1] != 0) a += count;
-      if (step[2] != 0) b += count;
-      if (step[3] != 0) c += count;
-    }
+    for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i], b[i], c[i]));
     return;
   }
   for (std::int64_t i = 0; i < n; ++i) {

@@ -33,7 +33,8 @@ inline bool transpose(const Cpu& on, const PointwisePlan& plan) {
   if (plan.rank < 2 || plan.operands != 2 || plan.numel < 256) return false;
   const auto last = static_cast<size_t>(plan.rank - 1);
   const int64_t width = plan.width[0];
-  if (plan.steps[0][last] != width) return false;
+  // A source that repeats along the result's rows is no transpose: rows are filled.
+  if (plan.steps[0][last] != width || plan.steps[1][last] == 0) return false;
   size_t dense = last;  // the dimension along which the source is dense
   for (size_t d = 0; d < last; ++d) {
     if (plan.steps[1][d] == width) dense = d;

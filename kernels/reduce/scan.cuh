@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/device/block.cuh"
 #include "kernels/executor/cpu.h"
@@ -275,6 +276,38 @@ void cumprod(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n
     }
   }
   scan(on, x, RunningProduct<T, S>{y}, outer, n, inner);
+}
+
+// gx[k] = h[k] x[0] ... x[k-1] with h[k] = gy[k] + x[k+1] h[k+1]: no quotient, so it holds where elements are 0.
+template <class T>
+void cumprod_backward(const Cpu& on, const T* gy, const T* x, T* gx, std::int64_t outer, std::int64_t n,
+                      std::int64_t inner) {
+  using A = Accum<T>;
+  constexpr std::int64_t kLines = 8;  // whose chains of products run beside each other
+  const std::int64_t lines = outer * inner, groups = (lines + kLines - 1) / kLines;
+  on.parallel_for(groups, std::max<std::int64_t>(1, 2048 / n), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<A> h(static_cast<std::size_t>(n * kLines));
+    for (std::int64_t group = begin; group < end; ++group) {
+      std::int64_t at[kLines];
+      const std::int64_t first = group * kLines, count = std::min(kLines, lines - first);
+      for (std::int64_t l = 0; l < kLines; ++l) {
+        const std::int64_t line = first + std::min(l, count - 1);
+        at[l] = line / inner * n * inner + line % inner;
+      }
+      A state[kLines] = {};
+      for (std::int64_t k = n - 1; k >= 0; --k) {
+        A* const to = h.data() + k * kLines;
+        for (std::int64_t l = 0; l < kLines; ++l) to[l] = A(gy[at[l] + k * inner]) + state[l];
+        for (std::int64_t l = 0; l < kLines; ++l) state[l] = A(x[at[l] + k * inner]) * to[l];
+      }
+      for (std::int64_t l = 0; l < kLines; ++l) state[l] = A(1);
+      for (std::int64_t k = 0; k < n; ++k) {
+        const A* const from = h.data() + k * kLines;
+        for (std::int64_t l = 0; l < count; ++l) gx[at[l] + k * inner] = T(from[l] * state[l]);
+        for (std::int64_t l = 0; l < kLines; ++l) state[l] *= A(x[at[l] + k * inner]);
+      }
+    }
+  });
 }
 
 template <class T>

@@ -17,22 +17,32 @@ std::int64_t product(const Shape& s, int begin, int end) {
   return n;
 }
 
-// x with dimension d `times` times in a row.
-Tensor repeated(const char* op, const Tensor& x, int d, std::int64_t times) {
-  if (times < 0) fail<ShapeError>(op, ": dimension ", d, " is to stand ", times, " times, expected 0 or more");
-  if (times == 1) return x;
-  if (times == 0) return narrow(x, d, 0, 0);
-  const std::int64_t size = x.shape()[d];
-  if (times > kMaxDim / std::max<std::int64_t>(1, size))
-    fail<ShapeError>(op, ": dimension ", d, " of x ", x.shape(), " repeated ", times,
-                     " times has more than 2^40 elements");
-  const std::int64_t outer = product(x.shape(), 0, d), inner = product(x.shape(), d, x.rank());
-  const Tensor rows = unsqueeze(reshape(x, {outer, inner}), 1);
-  return reshape(expand(rows, {outer, times, inner}), dims_of(x.shape().with(d, size * times)));
-}
+// x with each dimension repeated: one copy for up to kAtOnce dimensions, whose counts stand before them.
 Tensor repeat_trailing(const char* op, const Tensor& x, std::span<const std::int64_t> times) {
+  constexpr int kAtOnce = (kMaxRank - 1) / 2;
+  const int rank = x.rank();
+  for (int d = 0; d < rank; ++d) {
+    const std::int64_t count = times[static_cast<std::size_t>(d)];
+    if (count < 0) fail<ShapeError>(op, ": dimension ", d, " is to stand ", count, " times, expected 0 or more");
+    if (count > kMaxDim / std::max<std::int64_t>(1, x.shape()[d]))
+      fail<ShapeError>(op, ": dimension ", d, " of x ", x.shape(), " repeated ", count,
+                       " times has more than 2^40 elements");
+  }
   Tensor y = x;
-  for (int d = x.rank() - 1; d >= 0; --d) y = repeated(op, y, d, times[static_cast<std::size_t>(d)]);
+  for (int end = rank; end > 0; end -= kAtOnce) {
+    const int begin = std::max(0, end - kAtOnce);
+    Shape split{product(y.shape(), 0, begin)}, whole = split, result = y.shape();
+    bool is_same = true;
+    for (int d = begin; d < end; ++d) {
+      const std::int64_t count = times[static_cast<std::size_t>(d)];
+      const std::int64_t size = d + 1 < end ? y.shape()[d] : product(y.shape(), d, rank);
+      split = split.inserted(split.rank(), 1).inserted(split.rank() + 1, size);
+      whole = whole.inserted(whole.rank(), count).inserted(whole.rank() + 1, size);
+      result = result.with(d, y.shape()[d] * count);
+      is_same = is_same && count == 1;
+    }
+    if (!is_same) y = reshape(expand(reshape(y, dims_of(split)), whole), dims_of(result));
+  }
   return y.shape() == x.shape() ? x.clone() : y;
 }
 // x with dimensions of size 1 in front, `rank` in all.
@@ -221,13 +231,6 @@ Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const 
 }
 
 // Of 16-bit numbers the steps are f32, and the result is rounded once.
-Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
-  check_float("lerp", a);
-  check_dtypes_meet("lerp", a, b);
-  const Tensor x = widened(a), y = widened(b), apart = y - x;
-  const DType result = a.dtype() == b.dtype() ? a.dtype() : apart.dtype();
-  return cast(weight < 0.5 ? x + apart * weight : y - apart * (1 - weight), result);
-}
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {
   check_float("lerp", a);
   check_dtypes_meet("lerp", a, b);

@@ -299,7 +299,7 @@ LEVIN_OP_CASE(index_copy) {
 }
 
 LEVIN_OP_CASE(lerp) {
-  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8};
+  OpCase c{.ops = {"lerp"}, .dtypes = kFloatDTypes, .ulps = 8};
   for (const double weight : {0.0, 0.3, 0.5, 1.0, 1.7}) {
     for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
       c.samples.push_back(

@@ -267,6 +267,20 @@ constexpr std::int64_t kLongRow = std::int64_t{1} << 17;
   return part;
 }
 
+// The one line of an index that is expanded from it, so that each of its elements names whole rows of x, of the CPU.
+[[maybe_unused]] std::optional<Tensor> line_of_rows(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
+  const bool whole = x.device().is_cpu() && x.is_contiguous() && index.shape() == src.shape() && index.numel() > 0 &&
+                     index.numel() > index.size(dim) && index.shape().with(dim, x.size(dim)) == x.shape();
+  if (!whole) return std::nullopt;
+  Tensor line = index;
+  for (int d = 0; d < index.rank(); ++d) {
+    if (d == dim) continue;
+    if (index.shape()[d] != 1 && index.strides()[d] != 0) return std::nullopt;
+    line = narrow(line, d, 0, 1);
+  }
+  return reshape(line, {index.size(dim)}).contiguous();
+}
+
 struct Scatter {
   static constexpr OpInfo info{.name = "scatter", .autocast = AutocastPolicy::widest};
   int dim;
@@ -276,6 +290,7 @@ struct Scatter {
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
     index = index_;
     source = src.shape();
+    if (const std::optional<Tensor> line = line_of_rows(x, dim, index_, src)) return with_rows(x, *line, src);
     Tensor y = empty(x.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
@@ -309,6 +324,18 @@ struct Scatter {
                                                 ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src),
                                                 reinterpret_cast<unsigned long long*>(ptr<std::int64_t>(last)));
                         }});
+    return y;
+  }
+  [[nodiscard]] Tensor with_rows(const Tensor& x, const Tensor& line, const Tensor& src) const {
+    const Tensor y = empty(x.shape(), x.device(), x.dtype()), from = src.contiguous();
+    const AlongDim l(x.shape(), dim);
+    dispatch_dtype(info, x, kMoved, [&]<class T>(T) {
+      const auto* const i = ptr<const std::int64_t>(line);
+      if (kernels::cpu::first_outside(Cpu{}, i, line.numel(), l.n) >= 0)
+        fail_outside(info.name, index.get(), dim, x.shape());
+      kernels::cpu::copy_rows_onto(Cpu{}, ptr<const Bits<T>>(x), i, ptr<const Bits<T>>(from), ptr<Bits<T>>(y), l.outer,
+                                   l.n, line.numel(), l.inner);
+    });
     return y;
   }
   Grads<3> backward(const Tensor& gy, Need<3> need) {

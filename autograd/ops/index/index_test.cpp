@@ -73,6 +73,72 @@ TEST_CASE("the last of repeated writes wins, and it alone gets the gradient") {
   CHECK(grad(sum(y), std::span(&src, 1))[0].to_vector<double>() == std::vector<double>{0, 1, 1});
 }
 
+TEST_CASE("rows that an index names twice are those of the last, by index_copy and by a scatter of each element") {
+  Generator g(11);
+  for (const Shape& shape : {Shape{700, 90}, Shape{3, 400, 70}, Shape{40, 1, 900}}) {
+    const int dim = shape.rank() == 2 ? 0 : 1;
+    const std::int64_t n = shape[dim], m = 2 * n;
+    const Tensor x = randn(shape, g, cpu), src = randn(shape.with(dim, m), g, cpu), at = randint(0, n, {m}, g, cpu);
+    Tensor places = at;
+    for (int d = 0; d < dim; ++d) places = unsqueeze(places, 0);
+    while (places.rank() < x.rank()) places = unsqueeze(places, -1);
+    const Tensor each = expand(places, src.shape()).contiguous();
+    CHECK(equal(index_copy(x, dim, at, src), scatter(x, dim, each, src)));
+    CHECK(equal(index_copy(transpose(x, 0, 1).contiguous().transpose(0, 1), dim, at, src), scatter(x, dim, each, src)));
+  }
+  CHECK_THROWS_AS((void)index_copy(zeros({4, 3}, cpu), 0, full({2}, 4, cpu, DType::i64), zeros({2, 3}, cpu)),
+                  IndexError);
+}
+
+TEST_CASE("an extreme that an index scatters is that of all its elements, and NaN wins") {
+  Generator g(12);
+  const Shape shape{50, 300};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
+    CAPTURE(dtype);
+    Tensor x = (randn(shape, g, cpu) * 9).to(dtype), src = (randn(shape, g, cpu) * 9).to(dtype);
+    if (is_float(dtype)) src = masked_fill(src, lt(rand(shape, g, cpu), 0.01), kNan);
+    const Tensor at = randint(0, 40, shape, g, cpu);
+    for (const IncludeSelf include : {IncludeSelf::yes, IncludeSelf::no}) {
+      const auto in = x.to(DType::f64).to_vector<double>(), from = src.to(DType::f64).to_vector<double>();
+      const auto index = at.to_vector<std::int64_t>();
+      std::vector<double> most = in, least = in;
+      std::vector<char> seen(in.size(), include == IncludeSelf::yes ? 1 : 0);
+      for (std::size_t i = 0; i < from.size(); ++i) {
+        const std::size_t to = i / 300 * 300 + static_cast<std::size_t>(index[i]);
+        const auto better = [&](double now, double next, bool larger) {
+          return std::isnan(now) ? now : std::isnan(next) || (larger ? next > now : next < now) ? next : now;
+        };
+        most[to] = seen[to] != 0 ? better(most[to], from[i], true) : from[i];
+        least[to] = seen[to] != 0 ? better(least[to], from[i], false) : from[i];
+        seen[to] = 1;
+      }
+      const auto same = [&](ScatterReduce how, const std::vector<double>& expected) {
+        const auto got = scatter_reduce(x, 1, at, src, how, include).to(DType::f64).to_vector<double>();
+        for (std::size_t i = 0; i < got.size(); ++i)
+          REQUIRE((got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))));
+      };
+      same(ScatterReduce::amax, most);
+      same(ScatterReduce::amin, least);
+    }
+  }
+}
+
+TEST_CASE("parts with short lines move whole, however many there are and whichever way they run") {
+  const Tensor x = reshape(arange(90000, cpu), {30000, 3}), turned = flip(x, {1}), rolled = roll(x, {1}, {1});
+  const auto a = turned.to_vector<std::int64_t>(), b = rolled.to_vector<std::int64_t>();
+  const auto c = slice(x, 1, 1, 2).contiguous().to_vector<std::int64_t>();
+  for (std::int64_t i = 0; i < 30000; ++i) {
+    for (std::int64_t k = 0; k < 3; ++k) {
+      REQUIRE(a[std::size_t(3 * i + k)] == 3 * i + 2 - k);
+      REQUIRE(b[std::size_t(3 * i + k)] == 3 * i + (k + 2) % 3);
+    }
+    REQUIRE(c[std::size_t(i)] == 3 * i + 1);
+  }
+  const Tensor wide = reshape(arange(90000, cpu), {3000, 30});
+  CHECK(equal(flip(flip(wide, {0, 1}), {0, 1}), wide));
+  CHECK(flip(wide, {1}).to_vector<std::int64_t>()[31] == 58);
+}
+
 TEST_CASE("16-bit sums by index are rounded once") {
   const Tensor index = zeros({5000}, cpu, DType::i64), src = ones({5000}, cpu, DType::f16);
   CHECK(scatter_add(zeros({1}, cpu, DType::f16), 0, index, src).item() == 5000);

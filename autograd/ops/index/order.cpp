@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/index/kth.h"
 #include "autograd/ops/index/point.h"
 #include "levin/ops.h"
 
@@ -32,6 +33,10 @@ UniqueResult runs_of(const Tensor& x) {
   return {masked_select(x, begins), group, bincount(group)};
 }
 Tensor without(const Tensor& y, int at, KeepDim keep) { return keep == KeepDim::yes ? y : squeeze(y, {at}); }
+// The elements of x at the places, which have one along `at`.
+ValuesIndices chosen(const Tensor& x, int at, const Tensor& places, KeepDim keep) {
+  return {without(gather(x, at, places), at, keep), without(places, at, keep)};
+}
 
 }  // namespace
 
@@ -40,8 +45,8 @@ ValuesIndices kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepDi
   const int at = checked_dim("kthvalue", x, dim);
   const std::int64_t n = x.shape()[at];
   if (k < 1 || k > n) fail<IndexError>("kthvalue: k is ", k, ", expected 1 to ", n);
-  const ValuesIndices all = sort(x, at);
-  return {without(narrow(all.values, at, k - 1, 1), at, keep), without(narrow(all.indices, at, k - 1, 1), at, keep)};
+  if (x.device().is_cpu()) return chosen(x, at, detail::kth_places(x, at, k - 1, detail::FirstNan::no), keep);
+  return chosen(x, at, narrow(argsort(x, at), at, k - 1, 1), keep);
 }
 
 ValuesIndices median(const Tensor& x, std::int64_t dim, KeepDim keep) {
@@ -50,10 +55,10 @@ ValuesIndices median(const Tensor& x, std::int64_t dim, KeepDim keep) {
   const std::int64_t n = x.shape()[at], middle = (n - 1) / 2;
   if (!is_float(x.dtype())) return kthvalue(x, middle + 1, at, keep);
   // NaNs stand last in order; where there is one, the first of them counts.
-  const ValuesIndices all = sort(x, at);
+  if (x.device().is_cpu()) return chosen(x, at, detail::kth_places(x, at, middle, detail::FirstNan::yes), keep);
   const Tensor nans = sum(isnan(x.detach()), {at}, KeepDim::yes);
   const Tensor place = where(gt(nans, 0), n - nans, full_like(nans, middle));
-  return {without(gather(all.values, at, place), at, keep), without(gather(all.indices, at, place), at, keep)};
+  return chosen(x, at, gather(argsort(x, at), at, place), keep);
 }
 Tensor median(const Tensor& x) {
   const Tensor all = flat("median", x);

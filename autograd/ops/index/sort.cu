@@ -3,6 +3,7 @@
 
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "autograd/ops/index/kth.h"
 #include "autograd/ops/index/point.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/index/sort.cuh"
@@ -95,6 +96,18 @@ ValuesIndices sort(const Tensor& x, std::int64_t dim, Order order) {
   if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return sort(line, dim, order); });
   auto [values, indices] = apply(Sort{check_dim("sort", x, dim), order}, x);
   return {values, indices};
+}
+
+Tensor detail::kth_places(const Tensor& x, int dim, std::int64_t k, FirstNan first) {
+  constexpr OpInfo info{.name = "kthvalue"};
+  const Tensor dense = x.detach().contiguous();
+  Tensor places = empty(x.shape().with(dim, 1), x.device(), DType::i64);
+  const AlongDim l(x.shape(), check_dim(info.name, x, dim));
+  dispatch_dtype(info, x, kAll, [&]<class T>(T) {
+    kernels::cpu::kth_places(Cpu{}, ptr<const T>(dense), ptr<std::int64_t>(places), l.outer, l.n, l.inner, k,
+                             first == FirstNan::yes);
+  });
+  return places;
 }
 
 Tensor argsort(const Tensor& x, std::int64_t dim, Order order) {

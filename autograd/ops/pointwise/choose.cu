@@ -42,6 +42,22 @@ struct ClampMax {
   }
 };
 
+// a + weight (b - a), from the nearer end: at 0 and 1 it is that end's number.
+struct Lerp {
+  static constexpr OpInfo info{.name = "lerp", .autocast = AutocastPolicy::widest};
+  static constexpr auto kTypes = kFloats;
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
+  static constexpr Saves kSaves = Saves::nothing;
+  double weight;
+  template <class T>
+  LEVIN_HD T operator()(T a, T b) const {
+    const T apart = b - a;
+    return weight < 0.5 ? a + apart * T(weight) : b - apart * T(1 - weight);
+  }
+  Tensor backward_a(const Tensor& gy) const { return gy * (1 - weight); }
+  Tensor backward_b(const Tensor& gy) const { return gy * weight; }
+};
+
 struct Copysign {
   static constexpr OpInfo info{.name = "copysign", .autocast = AutocastPolicy::widest};
   static constexpr auto kTypes = kFloats;
@@ -81,6 +97,7 @@ struct Heaviside {
   Tensor forward(const Tensor& x, const Tensor& values) { return map(info, *this, kNumbers, x, values); }
 };
 
+LEVIN_OP_TABLE(Binary<Lerp>)
 LEVIN_OP_TABLE(Binary<ClampMin>)
 LEVIN_OP_TABLE(Binary<ClampMax>)
 LEVIN_OP_TABLE(Binary<Copysign>)
@@ -97,6 +114,7 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   const Tensor above = low.defined() ? apply(Binary<ClampMin>{}, x, low) : x;
   return high.defined() ? apply(Binary<ClampMax>{}, above, high) : above;
 }
+Tensor lerp(const Tensor& a, const Tensor& b, double weight) { return apply(Binary<Lerp>{{weight}}, a, b); }
 Tensor copysign(const Tensor& a, const Tensor& b) { return apply(Binary<Copysign>{}, a, b); }
 Tensor heaviside(const Tensor& x, const Tensor& values) { return apply(Heaviside{}, x, values); }
 

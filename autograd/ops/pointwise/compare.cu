@@ -136,6 +136,7 @@ using MovedBits = Bits<Moved<On, T>>;
 template <class On>
 using Mask = std::conditional_t<std::is_same_v<On, Cpu>, std::uint8_t, bool>;
 struct Choose {
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
   template <class M, class T>
   LEVIN_HD T operator()(M c, T a, T b) const {
     return c != 0 ? a : b;
@@ -170,6 +171,7 @@ struct Where {
 };
 
 struct Fill {
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
   template <class M, class T>
   LEVIN_HD T operator()(T x, M m, T value) const {
     return m != 0 ? value : x;

@@ -1,5 +1,6 @@
 // Quotients without a fraction, their remainders, and the bits of integers.
 #include <cmath>
+#include <concepts>
 #include <limits>
 #include <type_traits>
 
@@ -61,6 +62,14 @@ struct Fmod {
     } else {
       return std::fmod(a, b);
     }
+  }
+  template <std::same_as<float> T>
+  LEVIN_HD T near(T a, T b) const {
+    return kernels::math::fmod_near(a, b);
+  }
+  template <std::same_as<float> T>
+  LEVIN_HD bool is_far(T a, T b) const {
+    return !kernels::math::quotient_is_near(a, b);
   }
   Tensor backward_a(const Tensor& gy, const Tensor&, const Tensor&) const { return gy; }
   // a = quotient b + remainder. This is the quotient of the given values, which trunc(a / b) may miss by one.

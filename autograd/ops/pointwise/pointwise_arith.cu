@@ -1,5 +1,6 @@
 // Arithmetic: ops whose kernels are one or two machine instructions.
 #include <cmath>
+#include <concepts>
 #include <limits>
 #include <type_traits>
 
@@ -122,9 +123,16 @@ struct Remainder {
       const T r = static_cast<T>(a % b);
       return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
     } else {
-      const T r = std::fmod(a, b);
-      return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
+      return with_sign_of_divisor(std::fmod(a, b), b);
     }
+  }
+  template <std::same_as<float> T>
+  LEVIN_HD T near(T a, T b) const {
+    return with_sign_of_divisor(kernels::math::fmod_near(a, b), b);
+  }
+  template <std::same_as<float> T>
+  LEVIN_HD bool is_far(T a, T b) const {
+    return !kernels::math::quotient_is_near(a, b);
   }
   Tensor backward_a(const Tensor& gy, const Tensor&, const Tensor&) const { return gy; }
   // a = quotient b + remainder. This is the quotient of the given values, which floor(a / b) may miss by one.
@@ -210,8 +218,13 @@ struct Clamp {
   static constexpr Saves kSaves = Saves::input;
   Scalar low, high;
   bool has_low, has_high;
+  double least = 0, most = 0;  // of floats; a bound that is not given is infinite
   template <class T>
   LEVIN_HD T operator()(T x) const {
+    if constexpr (std::is_floating_point_v<T>) {
+      const T above = x < T(least) ? T(least) : x;
+      return above > T(most) ? T(most) : above;
+    }
     if (has_low) x = x < low.to<T>() ? low.to<T>() : x;
     if (has_high) x = x > high.to<T>() ? high.to<T>() : x;
     return x;
@@ -296,7 +309,9 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> h
   }
   if (low && range_of(*low, t) == Range::above) fail_range("clamp", t, *low);
   if (high && range_of(*high, t) == Range::below) fail_range("clamp", t, *high);
-  return unary(x, Clamp{low.value_or(0), high.value_or(0), low.has_value(), high.has_value()});
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  return unary(x, Clamp{low.value_or(0), high.value_or(0), low.has_value(), high.has_value(), low ? low->real() : -inf,
+                        high ? high->real() : inf});
 }
 
 }  // namespace levin

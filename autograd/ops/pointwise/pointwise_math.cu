@@ -4,6 +4,7 @@
 
 #include "autograd/ops/pointwise/elementary.h"
 #include "kernels/math/far_sine.h"
+#include "kernels/math/trigonometry.h"
 
 namespace levin {
 namespace pointwise {
@@ -73,7 +74,11 @@ struct Pow {
     if constexpr (std::is_integral_v<T>)
       return integer_power(x, y);
     else
+#if defined(__CUDA_ARCH__)
       return std::pow(x, y);
+#else
+      return m::pow(x, y);
+#endif
   }
   // x^0 is constant, also at 0 where y x^(y-1) would be 0 * inf.
   Tensor backward_a(const Tensor& gy, const Tensor& x, const Tensor& y) const {
@@ -97,7 +102,11 @@ struct Atan2 {
   static constexpr std::int64_t kGrain = 4096;
   template <class T>
   LEVIN_HD T operator()(T y, T x) const {
+#if defined(__CUDA_ARCH__)
     return std::atan2(y, x);
+#else
+    return m::atan2(y, x);
+#endif
   }
   // of / (x^2 + y^2), 0 where both are 0. Both are divided by the larger one first, so no square overflows.
   static Tensor over_square(const Tensor& of, const Tensor& y, const Tensor& x) {

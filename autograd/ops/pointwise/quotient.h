@@ -1,8 +1,9 @@
-// What ops that divide integers share: what they do about a divisor of 0.
+// What ops that divide share: what integers do about a divisor of 0, and the remainder of floats.
 #pragma once
 
 #include "autograd/autocast.h"
 #include "autograd/ops/pointwise/pointwise.h"
+#include "kernels/math/math.h"
 
 namespace levin::pointwise {
 
@@ -24,6 +25,12 @@ inline void check_divisor(const char* op, const Tensor& a, const Tensor& b) {
 }
 inline void check_divisor(const char* op, const Tensor& a, Scalar b) {
   if (is_integer(a.dtype()) && b.is_integer() && b.integer() == 0) fail_divisor(op);
+}
+
+// fmod and its sign correction, of floats: see HasNear.
+template <class T>
+LEVIN_HD T with_sign_of_divisor(T r, T b) {
+  return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
 }
 
 }  // namespace levin::pointwise

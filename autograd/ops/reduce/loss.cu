@@ -75,6 +75,7 @@ struct Difference {
 // g f'(x - target)
 template <class F>
 struct DifferenceSlope {
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
   F f;
   template <class T>
   LEVIN_HD T operator()(T g, T x, T target) const {

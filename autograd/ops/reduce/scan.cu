@@ -64,6 +64,35 @@ Tensor product_steps(const Tensor& x, int dim) {
   return y;
 }
 
+// What CumProd gives for gy, by public ops.
+Tensor product_slope(const Tensor& gy, const Tensor& x, int dim) {
+  const auto steps = [&](auto& in) { return cast(product_steps(widened(in[0]), dim), gy.dtype()); };
+  return vjp<1>(steps, {x}, std::array{gy}, NeedMask(1))[0];
+}
+
+// The same on the CPU, where a line is one chain.
+struct CumProdBackward {
+  static constexpr OpInfo info{.name = "cumprod_backward"};
+  int dim;
+  SavedInput gy{}, x{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& x_) {
+    gy = gy_, x = x_;
+    const Tensor g = gy_.contiguous(), dense = x_.contiguous();
+    Tensor gx = empty_like(dense);
+    const AlongDim l(x_.shape(), dim);
+    dispatch_dtype(info, x_, kFloats, [&]<class T>(T) {
+      if (gx.numel() == 0) return;
+      kernels::cpu::cumprod_backward(Cpu{}, ptr<const T>(g), ptr<const T>(dense), ptr<T>(gx), l.outer, l.n, l.inner);
+    });
+    return gx;
+  }
+  Grads<2> backward(const Tensor& g, NeedMask need) {
+    return vjp<2>([&](auto& in) { return product_slope(in[0], in[1], dim); }, {gy.get(), x.get()}, std::array{g}, need);
+  }
+};
+LEVIN_OP_TABLE(CumProdBackward)
+
 struct CumProd {
   static constexpr OpInfo info{.name = "cumprod", .autocast = AutocastPolicy::full};
   int dim;
@@ -84,9 +113,9 @@ struct CumProd {
                         }});
     return y;
   }
-  Grads<1> backward(const Tensor& gy, Need<1> need) {
-    const auto steps = [&](auto& in) { return cast(product_steps(widened(in[0]), dim), gy.dtype()); };
-    return vjp<1>(steps, {x.get()}, std::array{gy}, need);
+  Grads<1> backward(const Tensor& gy, Need<1>) {
+    const Tensor& from = x.get();
+    return {from.device().is_cpu() ? apply(CumProdBackward{dim}, gy, from) : product_slope(gy, from, dim)};
   }
 };
 LEVIN_OP_TABLE(CumProd)

@@ -80,6 +80,7 @@ LEVIN_OP_CASE(cumprod) {
         return Step{before.value * v, 0};
       });
   c.dtypes = kComputedDTypes;
+  c.ops = {"cumprod", "cumprod_backward"};
   return c;
 }
 

@@ -1,12 +1,16 @@
-// Reductions of elements that an index sends to one place. Sums and means are scatter_add. Products and extremes join
-// the elements of a place in log2 n steps, after a sort by place: their derivatives are right where elements are 0.
+// Reductions of elements that an index sends to one place. Sums and means are scatter_add. Products, and extremes on a
+// device, join the elements of a place in log2 n steps, after a sort by place: the derivatives of products are right
+// where elements are 0. Extremes on the CPU go through the elements in order.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/index/index.cuh"
 #include "levin/ops.h"
 
 namespace levin {
@@ -84,11 +88,34 @@ struct ScatterExtreme {
     x = x_;
     index = index_;
     src = src_;
+    y = x_.device().is_cpu() ? in_order(x_, index_, src_) : by_groups(x_, index_, src_);
+    return y.clone();
+  }
+  [[nodiscard]] Tensor in_order(const Tensor& x_, const Tensor& index_, const Tensor& src_) const {
+    Tensor out;
+    const Tensor at = index_.contiguous();
+    dispatch_dtype(info, x_, kNumbers, [&]<class T>(T) {
+      using W = std::conditional_t<sizeof(T) == 2, float, T>;
+      using Limits = std::numeric_limits<W>;
+      // What the first element of a place replaces.
+      constexpr W least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+      constexpr W most = Limits::has_infinity ? Limits::infinity() : Limits::max();
+      const Tensor start =
+          include == IncludeSelf::yes ? x_ : masked_fill(x_, touched(x_, dim, index_), Scalar(kMax ? least : most));
+      out = empty(x_.shape(), x_.device(), x_.dtype());
+      copy_(out, start);
+      const kernels::IndexWalk walk(at.shape(), dim, out.strides(), src_.strides());
+      if (!kernels::cpu::scatter_extreme<kMax>(Cpu{}, walk, out.size(dim), ptr<T>(out), ptr<const std::int64_t>(at),
+                                               ptr<const T>(src_)))
+        fail<IndexError>(info.name, ": an index is outside of dimension ", dim, " of x ", x_.shape());
+    });
+    return out;
+  }
+  [[nodiscard]] Tensor by_groups(const Tensor& x_, const Tensor& index_, const Tensor& src_) const {
     const auto join = [](const Tensor& a, const Tensor& b) { return kMax ? maximum(a, b) : minimum(a, b); };
     const Groups groups(places_of(x_, dim, index_));
     const Tensor own = spread(x_, groups, groups.joined(flat(src_), join));
-    y = include == IncludeSelf::yes ? where(touched(x_, dim, index_), join(x_, own), x_) : own;
-    return y.clone();
+    return include == IncludeSelf::yes ? where(touched(x_, dim, index_), join(x_, own), x_) : own;
   }
   // Equal elements share the gradient.
   Grads<3> backward(const Tensor& gy, Need<3> need) {
