@@ -209,6 +209,10 @@ def unary(f):
     return lambda shape, make: (lambda x=make(shape): f(x))
 
 
+def of_two(f):
+    return lambda shape, make: (lambda a=make(shape), b=make(shape).exp(): f(a, b))
+
+
 def backward(inputs, f):
     """The gradient alone: f is recorded once."""
     def case(shape, make):
@@ -338,6 +342,10 @@ def conv(shape, make):
 
 def conv_both(shape, make):
     return both(conv_inputs, lambda x, w: F.conv2d(x, w, padding=shape[4] // 2))(shape, make)
+
+
+def single_channels(shape, make):
+    return [make((*shape[:2], shape[2], shape[2])), make((shape[1], 1, 3, 3))]
 
 
 def volumes(shape, make):
@@ -568,6 +576,12 @@ def scatter_add_rows(shape, make):
     return lambda: x.index_add(0, i, src)
 
 
+def index_copy_rows(shape, make):
+    x, src = torch.zeros(shape, device=make.device, dtype=make.dtype), make(shape)
+    i = torch.randint(0, shape[0], (shape[0],), device=make.device)
+    return lambda: x.index_copy(0, i, src)
+
+
 def drawn_graph(nodes, degree, make):
     """Compressed rows: every node has `degree` edges from nodes drawn at random."""
     crow = torch.arange(0, nodes * degree + 1, degree, device=make.device)
@@ -686,6 +700,17 @@ OPS = {
     "atan": unary(torch.atan), "atan_backward": backward(one, torch.atan),
     "sinh": unary(torch.sinh), "sinh_backward": backward(one, torch.sinh),
     "asinh": unary(torch.asinh), "asinh_backward": backward(one, torch.asinh),
+    "where": lambda s, m: (lambda a=m(s): (lambda b=-a, k=a > 0: lambda: torch.where(k, a, b))())(),
+    "masked_fill": lambda s, m: (lambda a=m(s): (lambda k=a > 0: lambda: a.masked_fill(k, 0))())(),
+    "lt": of_two(torch.lt), "maximum": of_two(torch.maximum), "remainder": of_two(torch.remainder),
+    "atan2": of_two(torch.atan2), "hypot": of_two(torch.hypot), "logaddexp": of_two(torch.logaddexp),
+    "lerp": of_two(lambda a, b: torch.lerp(a, b, 0.3)),
+    "pow": lambda s, m: (lambda x=m(s).exp(): x ** 2.5), "clamp": unary(lambda x: x.clamp(-1, 1)),
+    "flip": unary(lambda x: x.flip(1)), "repeat": unary(lambda x: x.repeat(2, 2)),
+    "amax_columns": unary(lambda x: x.amax(0)), "logsumexp_columns": unary(lambda x: x.logsumexp(0)),
+    "median_rows": unary(lambda x: x.median(1).values),
+    "cumprod_rows_backward": backward(one, lambda x: x.cumprod(1)),
+    "depthwise_both": both(single_channels, lambda x, w: F.conv2d(x, w, padding=1, groups=x.shape[1])),
     "cast_to_bf16": unary(lambda x: x.to(torch.bfloat16)),
     "bias_add": lambda s, m: (lambda x=m(s), b=m((s[1],)): x + b),
     "dropout": unary(lambda x: F.dropout(x, 0.1)),
@@ -719,6 +744,9 @@ OPS = {
     "max_pool": unary(lambda x: F.max_pool2d(x, 2)), "max_pool_backward": backward(one, lambda x: F.max_pool2d(x, 2)),
     "max_pool_3_2": unary(max_pool_3_2), "max_pool_3_2_backward": backward(one, max_pool_3_2),
     "avg_pool": unary(lambda x: F.avg_pool2d(x, 2)), "avg_pool_backward": backward(one, lambda x: F.avg_pool2d(x, 2)),
+    "index_copy_rows": index_copy_rows,
+    "scatter_amax_elements": lambda s, m: (
+        lambda x=m(s), v=m(s), i=positions(s, m): x.scatter_reduce(1, i, v, "amax")),
     "gather_elements": lambda s, m: (lambda x=m(s), i=positions(s, m): x.gather(1, i)),
     "scatter_elements": lambda s, m: (lambda x=m(s), v=m(s), i=positions(s, m): x.scatter(1, i, v)),
     "scatter_add_elements": lambda s, m: (lambda x=m(s), v=m(s), i=positions(s, m): x.scatter_add(1, i, v)),

@@ -47,8 +47,21 @@ void indexing(std::vector<Kernel>& k) {
                  return Work{[=] { (void)index_add(x, 0, index, src); }, 3 * bytes_of(x) + 8.0 * double(s[0])};
                },
                nodes});
+  k.push_back({"index_copy_rows",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = zeros(s, device(), d), src = random(s, d), index = integers(s[0], {s[0]});
+                 return Work{[=] { (void)index_copy(x, 0, index, src); }, 3 * bytes_of(x) + 8.0 * double(s[0])};
+               },
+               nodes});
   // Element by element along the columns, each with a position of its own.
   const auto positions = [](const Shape& s) { return integers(s[1], s); };
+  k.push_back({"scatter_amax_elements", Sizes::rows, {DType::f32}, [=](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), src = random(s, d), index = positions(s);
+                 return Work{[=] { (void)scatter_reduce(x, 1, index, src, ScatterReduce::amax); },
+                             3 * bytes_of(x) + bytes_of(index)};
+               }});
   k.push_back({"gather_elements", Sizes::rows, floats(), [=](const Shape& s, DType d) {
                  const Tensor x = random(s, d), index = positions(s);
                  return Work{[=] { (void)gather(x, 1, index); }, 2 * bytes_of(x) + bytes_of(index)};

@@ -27,6 +27,45 @@ void elements(std::vector<Kernel>& k) {
     k.push_back({name + "_backward", Sizes::rows, floats(),
                  [f = f](const Shape& s, DType d) { return unary_backward(s, d, f); }});
   }
+  // By a mask, by a comparison, and of two operands whose functions compilers do not make vector code of.
+  k.push_back({"where", Sizes::flat, floats(), [](const Shape& s, DType d) {
+                 const Tensor a = random(s, d), b = neg(a), mask = gt(a, 0);
+                 return Work{[=] { (void)where(mask, a, b); }, 3 * bytes_of(a)};
+               }});
+  k.push_back({"masked_fill", Sizes::flat, floats(), [](const Shape& s, DType d) {
+                 const Tensor a = random(s, d), mask = gt(a, 0);
+                 return Work{[=] { (void)masked_fill(a, mask, 0); }, 2 * bytes_of(a)};
+               }});
+  using Two = Tensor (*)(const Tensor&, const Tensor&);
+  for (const auto& [name, f] :
+       std::map<std::string, Two>{{"lt", lt},
+                                  {"maximum", maximum},
+                                  {"remainder", remainder},
+                                  {"atan2", atan2},
+                                  {"hypot", hypot},
+                                  {"logaddexp", logaddexp},
+                                  {"lerp", [](const Tensor&a, const Tensor&b) { return lerp(a, b, 0.3); }}}) {
+    k.push_back({name, Sizes::flat, {DType::f32}, [f = f](const Shape& s, DType d) {
+                   const Tensor a = random(s, d), b = exp(random(s, d));
+                   return Work{[=] { (void)f(a, b); }, 3 * bytes_of(a)};
+                 }});
+  }
+  k.push_back({"pow", Sizes::flat, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = exp(random(s, d));
+                 return Work{[=] { (void)pow(x, 2.5); }, 2 * bytes_of(x)};
+               }});
+  k.push_back({"clamp", Sizes::flat, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)clamp(x, -1, 1); }, 2 * bytes_of(x)};
+               }});
+  k.push_back({"flip", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)flip(x, {1}); }, 2 * bytes_of(x)};
+               }});
+  k.push_back({"repeat", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)repeat(x, {2, 2}); }, 5 * bytes_of(x)};
+               }});
   k.push_back({"cast_to_bf16", Sizes::flat, {DType::f32}, [](const Shape& s, DType d) {
                  const Tensor x = random(s, d);
                  return Work{[=] { (void)cast(x, DType::bf16); }, 1.5 * bytes_of(x)};
@@ -84,6 +123,9 @@ void reductions(std::vector<Kernel>& k) {
   reduce("sum_all", Sizes::flat, [](const Tensor& x) { return sum(x); });
   reduce("sum_rows", Sizes::rows, [](const Tensor& x) { return sum(x, 1); }, {{16384, 4096}});
   reduce("sum_columns", Sizes::rows, [](const Tensor& x) { return sum(x, 0); }, {{65536, 3072}});
+  reduce("amax_columns", Sizes::rows, [](const Tensor& x) { return amax(x, {0}); });
+  reduce("logsumexp_columns", Sizes::rows, [](const Tensor& x) { return logsumexp(x, {0}); });
+  reduce("median_rows", Sizes::rows, [](const Tensor& x) { return median(x, 1).values; });
   reduce("argmax_rows", Sizes::rows, [](const Tensor& x) { return argmax(x, 1); });
   const auto scan = [&](const char* name, double passes, std::function<void(const Tensor&)> f) {
     k.push_back({name, Sizes::rows, floats(), [=](const Shape& s, DType d) {
@@ -93,6 +135,9 @@ void reductions(std::vector<Kernel>& k) {
   };
   scan("cumsum_rows", 2, [](const Tensor& x) { (void)cumsum(x, 1); });
   scan("cumprod_rows", 2, [](const Tensor& x) { (void)cumprod(x, 1); });
+  k.push_back({"cumprod_rows_backward", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 return unary_backward(s, d, [](const Tensor& x) { return cumprod(x, 1); });
+               }});
   scan("logcumsumexp_rows", 2, [](const Tensor& x) { (void)logcumsumexp(x, 1); });
   scan("cummax_rows", 4, [](const Tensor& x) { (void)cummax(x, 1); });  // and indices of 8 bytes
   k.push_back({"sort_rows", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {

@@ -146,6 +146,16 @@ void heads_and_images(std::vector<Kernel>& k) {
                      3 * bytes_of(in[0]) * (1 + double(s[2]) / double(s[1])));
                },
                convolutions, conv_flops(6)});
+  // [batch, channels, side of the image], a filter of 3 x 3 for each channel
+  const std::vector<Shape> single{{1, 2, 4}, {8, 64, 28}, {4, 128, 56}};
+  k.push_back({"depthwise_both", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors in{random({s[0], s[1], s[2], s[2]}, d), random({s[1], 1, 3, 3}, d)};
+                 const ConvOptions options{.padding = {1, 1}, .groups = s[1]};
+                 return both_of(
+                     in, [=](const Tensors& t) { return conv2d(t[0], t[1], {}, options); }, 6 * bytes_of(in[0]));
+               },
+               single});
   // [batch, channels, channels out, side of the volume], kernels of 3 x 3 x 3
   const std::vector<Shape> volumes{{1, 2, 2, 4}, {2, 16, 32, 16}, {2, 32, 32, 32}};
   const auto volume_flops = [](double factor) {

@@ -24,6 +24,8 @@
 // neighbours along the summed dimension share a lane instead: two channels of x, of gy, or two pixels. With tiles of
 // AMX, which outdo what Winograd saves, all bf16 convolutions go that way.
 //
+// Groups of one channel go by depthwise.cuh.
+//
 // Bits depend on shape, T, level and, for bf16, on how the CPU multiplies (gemm.cuh), not on threads: y is summed over
 // c, i, j in blocks of channels; gx over pixel blocks, then taps; gw over images in a number of chunks that the shape
 // gives, and the chunks in order.
@@ -40,6 +42,7 @@
 #include "kernels/conv/conv_lanes.cuh"
 #include "kernels/conv/conv_shape.h"
 #include "kernels/conv/conv_windows.cuh"
+#include "kernels/conv/depthwise.cuh"
 #include "kernels/conv/winograd.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/gemm/gemm.cuh"
@@ -301,12 +304,15 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
     }
     return;
   }
+  if constexpr (std::is_same_v<T, Accum<T>>) {
+    if (is_depthwise(s)) return depthwise_forward(on, s, x, w, bias, y);
+  }
   const bool winograd = sizeof(T) <= 4 && winograd_forward_pays(s);
   if constexpr (std::is_same_v<T, float>) {
     if (winograd) return winograd_forward(on, s, x, w, bias, y);
   }
   if constexpr (sizeof(T) == 2) {
-    if (!goes_by_pairs<T>(on, winograd)) {
+    if (is_depthwise(s) || !goes_by_pairs<T>(on, winograd)) {
       const WideCopy<T> wide_x(on, x, input_numbers(s)), wide_w(on, w, weight_numbers(s)),
           wide_bias(on, bias, s.out_channels);
       return in_f32(on, y, output_numbers(s), [&](float* result) {
@@ -339,12 +345,15 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
     }
     return;
   }
+  if constexpr (std::is_same_v<T, Accum<T>>) {
+    if (is_depthwise(s)) return depthwise_input_gradient(on, s, gy, w, gx);
+  }
   const bool winograd = sizeof(T) <= 4 && winograd_input_pays(s);
   if constexpr (std::is_same_v<T, float>) {
     if (winograd) return winograd_input_gradient(on, s, gy, w, gx);
   }
   if constexpr (sizeof(T) == 2) {
-    if (!goes_by_pairs<T>(on, winograd)) {
+    if (is_depthwise(s) || !goes_by_pairs<T>(on, winograd)) {
       const WideCopy<T> wide_gy(on, gy, output_numbers(s)), wide_w(on, w, weight_numbers(s));
       return in_f32(on, gx, input_numbers(s),
                     [&](float* result) { conv_input_gradient<float>(on, s, wide_gy.data(), wide_w.data(), result); });
@@ -365,12 +374,15 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
     seen_pixels(on, s, x, seen.as<T>());
     return conv_weight_gradient(on, s.of_seen_pixels(), seen.as<T>(), gy, gw);
   }
+  if constexpr (std::is_same_v<T, Accum<T>>) {
+    if (is_depthwise(s)) return depthwise_weight_gradient(on, s, x, gy, gw);
+  }
   const bool winograd = sizeof(T) <= 4 && winograd_weight_pays(s);
   if constexpr (std::is_same_v<T, float>) {
     if (winograd) return winograd_weight_gradient(on, s, x, gy, gw);
   }
   if constexpr (sizeof(T) == 2) {
-    if (!goes_by_pairs<T>(on, winograd)) {
+    if (is_depthwise(s) || !goes_by_pairs<T>(on, winograd)) {
       const WideCopy<T> wide_x(on, x, input_numbers(s)), wide_gy(on, gy, output_numbers(s));
       return in_f32(on, gw, weight_numbers(s),
                     [&](float* result) { conv_weight_gradient<float>(on, s, wide_x.data(), wide_gy.data(), result); });

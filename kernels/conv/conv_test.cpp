@@ -222,6 +222,43 @@ TEST_CASE("convolution agrees with its sum for random strides, paddings, dilatio
   }
 }
 
+TEST_CASE("a convolution of single channels agrees with its sum at every length of a row") {
+  std::mt19937 gen(12);
+  const auto pick = [&](int64_t low, int64_t high) { return low + int64_t(gen() % uint32_t(high - low + 1)); };
+  const std::vector<Cpu> all = ways();
+  for (int64_t width = 1; width <= 70; ++width) {
+    ConvShape s{.batch = pick(1, 3), .groups = pick(2, 3)};
+    s.in_channels = s.groups, s.out_channels = s.groups * pick(1, 5);
+    s.height = pick(1, 9), s.width = width;
+    s.kernel_h = pick(1, 3), s.kernel_w = pick(1, 4);
+    const bool plain = width % 2 != 0;
+    s.stride_h = plain ? 1 : pick(1, 3), s.stride_w = plain ? 1 : pick(1, 3);
+    s.padding_h = pick(0, 3), s.padding_w = pick(0, 4);
+    s.dilation_h = pick(1, 2), s.dilation_w = pick(1, 2);
+    if (plain && width % 3 == 0) s.out_channels = s.groups;
+    const Cpu& on = all[size_t(width) % all.size()];
+    check<float>(s, on);
+    check<double>(s, on);
+    check<bf16>(s, on);
+  }
+  // Several blocks of rows.
+  for (const int64_t stride : {1, 2}) {
+    const ConvShape tall{.batch = 5,
+                         .in_channels = 2,
+                         .height = 300,
+                         .width = 61,
+                         .out_channels = 2,
+                         .kernel_h = 3,
+                         .kernel_w = 3,
+                         .stride_h = stride,
+                         .stride_w = stride,
+                         .padding_h = 1,
+                         .padding_w = 1,
+                         .groups = 2};
+    for (const Cpu& on : all) check<float>(tall, on);
+  }
+}
+
 TEST_CASE("convolution of nothing writes zeros where there is something to write") {
   for (const CpuLevel level : levels()) {
     const Cpu on{level};

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/device/bits.cuh"
 #include "kernels/device/strided.cuh"
@@ -118,9 +119,43 @@ int64_t first_outside(const Cpu& on, const I* index, int64_t n, int64_t bound) {
   return found < index + n ? found - index : -1;
 }
 
+// Indices that count up: y's rows [at, at + count) are x's from `from` on.
+struct IndexRun {
+  int64_t at, from, count;
+};
+// The runs of an index, or none if they are short.
+inline std::vector<IndexRun> long_runs(const int64_t* index, int64_t m) {
+  constexpr int64_t kLong = 16;
+  std::vector<IndexRun> runs;
+  for (int64_t i = 0; i < m;) {
+    if (static_cast<int64_t>(runs.size()) > m / kLong) return {};
+    int64_t end = i + 1;
+    while (end < m && index[end] == index[end - 1] + 1) ++end;
+    runs.push_back({i, index[i], end - i});
+    i = end;
+  }
+  return runs;
+}
+
 template <class U>
 void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t outer, int64_t dim, int64_t m,
                   int64_t inner) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(U));
+  const auto copy = [=](U* to, const U* from, int64_t rows) {
+    std::memcpy(to, from, static_cast<size_t>(rows * inner * kBytes));
+  };
+  // Short rows move many at once where the index allows it; to look costs as much as an outer row.
+  if (outer > 4 && inner * kBytes < 64) {
+    if (const std::vector<IndexRun> runs = long_runs(index, m); !runs.empty()) {
+      on.parallel_for(outer, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, m * inner)),
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t o = begin; o < end; ++o)
+                          for (const IndexRun& run : runs)
+                            copy(y + (o * m + run.at) * inner, x + (o * dim + run.from) * inner, run.count);
+                      });
+      return;
+    }
+  }
   on.parallel_for(outer * m, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, inner)),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t t = begin; t < end;) {
@@ -130,8 +165,7 @@ void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t
                       if (inner == 1) {
                         for (int64_t i = first; i < last; ++i) to[i] = from[index[i]];
                       } else {
-                        for (int64_t i = first; i < last; ++i)
-                          std::memcpy(to + i * inner, from + index[i] * inner, static_cast<size_t>(inner) * sizeof(U));
+                        for (int64_t i = first; i < last; ++i) copy(to + i * inner, from + index[i] * inner, 1);
                       }
                       t += last - first;
                     }

@@ -83,15 +83,27 @@ LEVIN_HD F atan(F x) {
   return detail::with_sign(middle ? large : y, x);
 }
 
-// The angle of the point (x, y), by the tangent of the nearest axis: from -pi to pi. float goes through double.
+// The angle of the point (x, y), from -pi to pi, by that to the nearest axis. float goes through double.
 template <class F>
 LEVIN_HD F atan2(F y_, F x_) {
+  constexpr double inf = detail::Format<double>::inf, half_pi = detail::kHalfPi<double>;
+  constexpr double rest = detail::kHalfPiRest<double>;
   const double y = double(y_), x = double(x_), a = detail::abs(y), b = detail::abs(x);
   const bool steep = a > b;
   const double low = steep ? b : a, high = steep ? a : b;
-  constexpr double inf = detail::Format<double>::inf, half_pi = detail::kHalfPi<double>;
-  constexpr double rest = detail::kHalfPiRest<double>;
-  const double tangent = high == 0 ? 0.0 : low == inf ? 1.0 : low / high, near = atan(tangent);
+  double near;
+  if constexpr (sizeof(F) == 4) {
+    // atan(low / high) = pi / 4 + atan((low - high) / (low + high)), by the one whose tangent is below tan(pi / 8).
+    const bool middle = low > high * 0x1.a827999fcef32p-2 || low == inf;
+    const double above = middle ? low - high : low, below = middle ? low + high : high;
+    const double r = above == 0 || high == inf ? 0.0 : above / below, z = r * r;  // inf - inf and inf / inf: an axis
+    const double p = detail::poly(z, -0x1.5555554efed9ap-2, 0x1.99999217e2401p-3, -0x1.2490c7185b312p-3,
+                                  0x1.c6d278609b862p-4, -0x1.7087857e92e54p-4, 0x1.1e70f13757f67p-4,
+                                  -0x1.36f2bc22e9debp-5);  // 2^-40.2
+    near = (middle ? half_pi / 2 : 0.0) + (r + r * (z * p));
+  } else {
+    near = atan(high == 0 ? 0.0 : low == inf ? 1.0 : low / high);
+  }
   const double up = steep ? half_pi - (near - rest) : near;
   const double angle = detail::bits(x) >> 63 != 0 ? 2 * half_pi - (up - 2 * rest) : up;
   return F(y != y || x != x ? y + x : detail::with_sign(angle, y));

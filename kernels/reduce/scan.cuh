@@ -283,29 +283,43 @@ template <class T>
 void cumprod_backward(const Cpu& on, const T* gy, const T* x, T* gx, std::int64_t outer, std::int64_t n,
                       std::int64_t inner) {
   using A = Accum<T>;
-  constexpr std::int64_t kLines = 8;  // whose chains of products run beside each other
+  // Chains of products run beside each other, of lines that are brought together first: lines that lie a power of two
+  // apart would meet in few sets of a cache.
+  constexpr std::int64_t kLines = 8;
   const std::int64_t lines = outer * inner, groups = (lines + kLines - 1) / kLines;
   on.parallel_for(groups, std::max<std::int64_t>(1, 2048 / n), [&](std::int64_t begin, std::int64_t end) {
-    std::vector<A> h(static_cast<std::size_t>(n * kLines));
+    std::vector<A> h(static_cast<std::size_t>(n * kLines)), factor(h.size());
     for (std::int64_t group = begin; group < end; ++group) {
-      std::int64_t at[kLines];
       const std::int64_t first = group * kLines, count = std::min(kLines, lines - first);
-      for (std::int64_t l = 0; l < kLines; ++l) {
-        const std::int64_t line = first + std::min(l, count - 1);
-        at[l] = line / inner * n * inner + line % inner;
-      }
+      const auto each = [&](const auto& body) {  // (element in memory, its place in a buffer)
+        for (std::int64_t l = 0; l < count; ++l) {
+          const std::int64_t line = first + l, at = line / inner * n * inner + line % inner;
+          for (std::int64_t k = 0; k < n; ++k) body(at + k * inner, k * kLines + l);
+        }
+      };
+      each([&](std::int64_t from, std::int64_t to) {
+        h[static_cast<std::size_t>(to)] = A(gy[from]);
+        factor[static_cast<std::size_t>(to)] = A(x[from]);
+      });
       A state[kLines] = {};
       for (std::int64_t k = n - 1; k >= 0; --k) {
-        A* const to = h.data() + k * kLines;
-        for (std::int64_t l = 0; l < kLines; ++l) to[l] = A(gy[at[l] + k * inner]) + state[l];
-        for (std::int64_t l = 0; l < kLines; ++l) state[l] = A(x[at[l] + k * inner]) * to[l];
+        A* const sum = h.data() + k * kLines;
+        const A* const by = factor.data() + k * kLines;
+        for (std::int64_t l = 0; l < kLines; ++l) {
+          sum[l] += state[l];
+          state[l] = by[l] * sum[l];
+        }
       }
       for (std::int64_t l = 0; l < kLines; ++l) state[l] = A(1);
       for (std::int64_t k = 0; k < n; ++k) {
-        const A* const from = h.data() + k * kLines;
-        for (std::int64_t l = 0; l < count; ++l) gx[at[l] + k * inner] = T(from[l] * state[l]);
-        for (std::int64_t l = 0; l < kLines; ++l) state[l] *= A(x[at[l] + k * inner]);
+        A* const sum = h.data() + k * kLines;
+        const A* const by = factor.data() + k * kLines;
+        for (std::int64_t l = 0; l < kLines; ++l) {
+          sum[l] *= state[l];
+          state[l] *= by[l];
+        }
       }
+      each([&](std::int64_t to, std::int64_t from) { gx[to] = T(h[static_cast<std::size_t>(from)]); });
     }
   });
 }

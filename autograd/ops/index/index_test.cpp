@@ -90,6 +90,18 @@ TEST_CASE("rows that an index names twice are those of the last, by index_copy a
                   IndexError);
 }
 
+TEST_CASE("columns that an index names in long runs are those that it names one by one") {
+  Generator g(13);
+  const Tensor x = randn({50, 300}, g, cpu), back = transpose(x, 0, 1).contiguous();
+  const auto along = [](std::int64_t from, std::int64_t to) { return slice(arange(300, cpu), 0, from, to); };
+  for (const Tensor& at : {cat({along(7, 8), along(0, 300), along(250, 260)}), cat({along(20, 90), along(0, 200)}),
+                           along(0, 300), randint(0, 300, {400}, g, cpu), along(5, 6), along(5, 5)}) {
+    const Tensor y = index_select(x, 1, at);
+    CHECK(equal(y, transpose(index_select(back, 0, at), 0, 1)));
+    CHECK(equal(y, gather(x, 1, expand(unsqueeze(at, 0), y.shape()))));
+  }
+}
+
 TEST_CASE("an extreme that an index scatters is that of all its elements, and NaN wins") {
   Generator g(12);
   const Shape shape{50, 300};

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <random>
+#include <vector>
 
 #include "autograd/ops/pointwise/pointwise_case_test.h"
 #include "tests/ops/harness.h"
@@ -353,6 +355,59 @@ TEST_CASE("sin and cos of a row that has near and far numbers in any place are r
       CAPTURE(x[i]);
       REQUIRE(std::abs(s[i] - std::sin(double(x[i]))) <= 0x1p-23);
       REQUIRE(std::abs(c[i] - std::cos(double(x[i]))) <= 0x1p-23);
+    }
+  }
+}
+
+// Pairs of numbers of every size and kind, more than a block of a loop.
+std::array<std::vector<double>, 2> pairs_of_every_size() {
+  const double inf = std::numeric_limits<double>::infinity();
+  std::vector<double> all{0.0,      inf,      std::nan(""),   1.0,    2.0,    3.0,
+                          0x1p-149, 0x1p-126, 0x1.fffffep127, 0x1p24, 0x1p28, 0x1p29};
+  std::mt19937 gen(3);
+  while (all.size() < 40) {
+    const float part = 1 + float(gen() % (1 << 23)) * 0x1p-23f;
+    all.push_back(std::ldexp(double(part), int(gen() % 60) - 30));
+    all.push_back(std::floor(all.back()));
+  }
+  std::array<std::vector<double>, 2> pairs;
+  for (const double a : all)
+    for (const double b : all)
+      for (const double sign : {1.0, -1.0})
+        for (const double other : {1.0, -1.0}) pairs[0].push_back(a * sign), pairs[1].push_back(b * other);
+  return pairs;
+}
+
+TEST_CASE("fmod and remainder are exact, and atan2 rounds once, for numbers of every size") {
+  const auto [a, b] = pairs_of_every_size();
+  const auto n = static_cast<std::int64_t>(a.size());
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CAPTURE(dtype);
+    const Tensor x = from_data(std::span<const double>(a), {n}, cpu).to(dtype);
+    const Tensor y = from_data(std::span<const double>(b), {n}, cpu).to(dtype);
+    const auto got = fmod(x, y).to(DType::f64).to_vector<double>(),
+               python = remainder(x, y).to(DType::f64).to_vector<double>(),
+               angle = atan2(x, y).to(DType::f64).to_vector<double>();
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      CAPTURE(a[i]);
+      CAPTURE(b[i]);
+      const double r = std::fmod(a[i], b[i]), turn = std::atan2(a[i], b[i]);
+      const auto same = [](double u, double v) {
+        return std::isnan(v) ? std::isnan(u) : u == v && std::signbit(u) == std::signbit(v);
+      };
+      REQUIRE(same(got[i], r));
+      // The sum of the divisor and a remainder of the other sign rounds.
+      const bool turns = r != 0 && (r < 0) != (b[i] < 0);
+      const double sum = turns ? (dtype == DType::f32 ? double(float(r) + float(b[i])) : r + b[i]) : r;
+      REQUIRE(same(python[i], sum));
+      if (std::isnan(turn)) {
+        REQUIRE(std::isnan(angle[i]));
+        continue;
+      }
+      REQUIRE(std::signbit(angle[i]) == std::signbit(turn));
+      const double unit = dtype == DType::f32 ? std::max(std::ldexp(1.0, std::ilogb(turn) - 23), 0x1p-149)
+                                              : std::max(std::ldexp(1.0, std::ilogb(turn) - 52), 0x1p-1074);
+      REQUIRE(std::abs(angle[i] - turn) <= (dtype == DType::f32 ? 0.51 : 3) * (turn == 0 ? 0 : unit));
     }
   }
 }
