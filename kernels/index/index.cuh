@@ -467,9 +467,11 @@ template <bool kMax, class T>
                                    const T* src) {
   using W = std::conditional_t<sizeof(T) == 2, float, T>;
   return each_index(on, w, bound, y, index, src, [](T& to, T from) {
+    // Without a branch, which random numbers would mispredict.
     const W a = W(to), b = W(from);
-    const bool wins = kMax ? b > a : b < a;
-    to = wins || b != b ? from : to;  // without a branch, which random numbers would mispredict
+    const int wins = (kMax ? b > a : b < a) | (b != b);
+    const auto mask = static_cast<Bits<T>>(-wins), old = kernels::bit_cast<Bits<T>>(to);
+    to = kernels::bit_cast<T>(static_cast<Bits<T>>(old ^ ((old ^ kernels::bit_cast<Bits<T>>(from)) & mask)));
   });
 }
 
