@@ -290,7 +290,7 @@ struct Scatter {
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
     index = index_;
     source = src.shape();
-    if (const std::optional<Tensor> line = line_of_rows(x, dim, index_, src)) return with_rows(x, *line, src);
+    if (const std::optional<Tensor> line = line_of_rows(x, dim, index_, src)) return with_rows(x, index_, *line, src);
     Tensor y = empty(x.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
@@ -326,13 +326,13 @@ struct Scatter {
                         }});
     return y;
   }
-  [[nodiscard]] Tensor with_rows(const Tensor& x, const Tensor& line, const Tensor& src) const {
+  [[nodiscard]] Tensor with_rows(const Tensor& x, const Tensor& index_, const Tensor& line, const Tensor& src) const {
     const Tensor y = empty(x.shape(), x.device(), x.dtype()), from = src.contiguous();
     const AlongDim l(x.shape(), dim);
     dispatch_dtype(info, x, kMoved, [&]<class T>(T) {
       const auto* const i = ptr<const std::int64_t>(line);
       if (kernels::cpu::first_outside(Cpu{}, i, line.numel(), l.n) >= 0)
-        fail_outside(info.name, index.get(), dim, x.shape());
+        fail_outside(info.name, index_, dim, x.shape());
       kernels::cpu::copy_rows_onto(Cpu{}, ptr<const Bits<T>>(x), i, ptr<const Bits<T>>(from), ptr<Bits<T>>(y), l.outer,
                                    l.n, line.numel(), l.inner);
     });

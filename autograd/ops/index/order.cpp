@@ -45,7 +45,8 @@ ValuesIndices kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepDi
   const int at = checked_dim("kthvalue", x, dim);
   const std::int64_t n = x.shape()[at];
   if (k < 1 || k > n) fail<IndexError>("kthvalue: k is ", k, ", expected 1 to ", n);
-  if (x.device().is_cpu()) return chosen(x, at, detail::kth_places(x, at, k - 1, detail::FirstNan::no), keep);
+  if (x.device().is_cpu())
+    return chosen(x, at, detail::kth_places("kthvalue", x, at, k - 1, detail::FirstNan::no), keep);
   return chosen(x, at, narrow(argsort(x, at), at, k - 1, 1), keep);
 }
 
@@ -55,7 +56,8 @@ ValuesIndices median(const Tensor& x, std::int64_t dim, KeepDim keep) {
   const std::int64_t n = x.shape()[at], middle = (n - 1) / 2;
   if (!is_float(x.dtype())) return kthvalue(x, middle + 1, at, keep);
   // NaNs stand last in order; where there is one, the first of them counts.
-  if (x.device().is_cpu()) return chosen(x, at, detail::kth_places(x, at, middle, detail::FirstNan::yes), keep);
+  if (x.device().is_cpu())
+    return chosen(x, at, detail::kth_places("median", x, at, middle, detail::FirstNan::yes), keep);
   const Tensor nans = sum(isnan(x.detach()), {at}, KeepDim::yes);
   const Tensor place = where(gt(nans, 0), n - nans, full_like(nans, middle));
   return chosen(x, at, gather(argsort(x, at), at, place), keep);

@@ -98,11 +98,11 @@ ValuesIndices sort(const Tensor& x, std::int64_t dim, Order order) {
   return {values, indices};
 }
 
-Tensor detail::kth_places(const Tensor& x, int dim, std::int64_t k, FirstNan first) {
-  constexpr OpInfo info{.name = "kthvalue"};
+Tensor detail::kth_places(const char* op, const Tensor& x, int dim, std::int64_t k, FirstNan first) {
+  const OpInfo info{.name = op};
   const Tensor dense = x.detach().contiguous();
   Tensor places = empty(x.shape().with(dim, 1), x.device(), DType::i64);
-  const AlongDim l(x.shape(), check_dim(info.name, x, dim));
+  const AlongDim l(x.shape(), check_dim(op, x, dim));
   dispatch_dtype(info, x, kAll, [&]<class T>(T) {
     kernels::cpu::kth_places(Cpu{}, ptr<const T>(dense), ptr<std::int64_t>(places), l.outer, l.n, l.inner, k,
                              first == FirstNan::yes);
