@@ -121,6 +121,17 @@ LEVIN_HD double digamma(double x) {
   return detail::digamma_positive(1 - x) - pi / std::tan(pi * part);
 }
 LEVIN_HD float digamma(float x) { return float(digamma(double(x))); }
+// The same for 0 < x < inf, without a branch: at x + 8, or at x where that is large. 1 / (x + i) + 1 / (x + 7 - i) =
+// (2 x + 7) / (x (x + 7) + i (7 - i)).
+LEVIN_HD float digamma_positive(float x) {
+  const double a = double(x);
+  const bool small = a < 8;
+  const double z = small ? a + 8 : a, r = 1 / z, w = r * r;
+  const double q = a * (a + 7), outer = q * (q + 6), inner = (q + 10) * (q + 12);
+  const double below = (2 * a + 7) * ((2 * q + 6) * inner + (2 * q + 22) * outer) / (outer * inner);
+  const double series = w * detail::poly(w, 1. / 12, -1. / 120, 1. / 252, -1. / 240, 1. / 132, -691. / 32760, 1. / 12);
+  return float((log(z) - 0.5 * r) - series - (small ? below : 0));
+}
 
 // The sum of (x + k)^-s over k >= 0 for an integer s >= 2. The sum over all integers k, which depends on x's fraction
 // alone, gives the one for negative x. Infinite at 0 and negative integers.

@@ -104,7 +104,25 @@ struct Lgamma {
   Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * digamma(x); }
 };
 LEVIN_OP_TABLE(Unary<Lgamma>)
-LEVIN_MATH_OF_GRAIN(Digamma, 4096, "digamma", full, Saves::input, m::digamma(x), gy* polygamma(1, s))
+struct Digamma {
+  static constexpr OpInfo info{.name = "digamma", .autocast = AutocastPolicy::full};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr std::int64_t kGrain = 4096;
+  template <class T>
+  LEVIN_HD T operator()(T x) const {
+    return m::digamma(x);
+  }
+  template <class T>
+  requires(sizeof(T) == 4) LEVIN_HD T near(T x)
+  const { return m::digamma_positive(x); }
+  template <class T>
+  LEVIN_HD bool is_far(T x) const {
+    return m::lgamma_is_far(x);
+  }
+  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * polygamma(1, x); }
+};
+LEVIN_OP_TABLE(Unary<Digamma>)
 
 struct Polygamma {
   static constexpr OpInfo info{.name = "polygamma", .autocast = AutocastPolicy::full};
