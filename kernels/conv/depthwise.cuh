@@ -45,8 +45,15 @@ inline int64_t depthwise_grain(const ConvShape& s, int64_t tasks) {
 }
 template <class F>
 void fill_channel(const ConvShape& s, const Window& win, const F* image, F* window) {
+  constexpr int64_t L = kLanes<F>;
   fill_window(s, win, 1, window, [&](int64_t, int64_t at, int64_t stride, F* row, int64_t numbers) {
-    copy_run(image + at, stride, row, numbers);
+    const F* const from = image + at;
+    if (stride != 1 || numbers < L) return copy_run(from, stride, row, numbers);
+    // A call of memcpy costs as much as a short row.
+    for (int64_t k = 0; k < numbers; k += L) {
+      const int64_t first = std::min(k, numbers - L);
+      __builtin_memcpy(row + first, from + first, sizeof(Vector<F>));
+    }
   });
 }
 

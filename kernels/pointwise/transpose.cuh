@@ -75,7 +75,29 @@ inline bool transpose(const Cpu& on, const PointwisePlan& plan) {
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// to[i * ld_to + j] = from[j * ld_from + i] for i < rows, j < cols. Elements of 4 and 8 bytes go through registers.
+// to[i * ld_to + j] = from[j * ld_from + i] for i, j < 8, of elements of 2 bytes: interleaving row i with row i + 4
+// three times exchanges rows and columns.
+template <class U>
+[[gnu::always_inline]] inline void transpose_eight(const U* from, int64_t ld_from, U* to, int64_t ld_to) {
+  typedef U Eight __attribute__((vector_size(8 * sizeof(U))));
+  Eight rows[8], next[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(&rows[i], from + i * ld_from, sizeof(Eight));
+#pragma GCC unroll 3
+  for (int round = 0; round < 3; ++round) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      next[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) rows[i] = next[i];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * ld_to, &rows[i], sizeof(Eight));
+}
+
+// to[i * ld_to + j] = from[j * ld_from + i] for i < rows, j < cols. Elements of 2 bytes and more go through registers.
 template <class U>
 void transpose_strip(const Cpu&, const U* from, int64_t ld_from, U* to, int64_t ld_to, int64_t rows, int64_t cols) {
   constexpr int64_t kLine = 64 / int64_t{sizeof(U)};
@@ -91,6 +113,10 @@ void transpose_strip(const Cpu&, const U* from, int64_t ld_from, U* to, int64_t 
 #pragma GCC unroll 4
           for (int64_t b = 0; b < kLine; b += kSide)
             transpose_square<U>(source + b * ld_from + a, ld_from, result + a * ld_to + b, ld_to);
+      } else if constexpr (sizeof(U) == 2) {
+        for (int64_t a = 0; a < kLine; a += 8)
+          for (int64_t b = 0; b < kLine; b += 8)
+            transpose_eight(source + b * ld_from + a, ld_from, result + a * ld_to + b, ld_to);
       } else {
         U square[kLine * kLine];
         for (int64_t b = 0; b < kLine; ++b) __builtin_memcpy(square + b * kLine, source + b * ld_from, 64);

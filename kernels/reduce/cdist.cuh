@@ -412,16 +412,18 @@ void load_pairs(const T* gy, const T* y, T* weight, T* far, std::int64_t at, std
     weight[j * kRows + r] = gy[pair];
     far[j * kRows + r] = y[pair];
   };
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    const std::int64_t row = i + std::min(r, rows - 1), mine = at + std::min(r, rows - 1) * s.row_step;
-    if constexpr (!kPairs) {
-      for (std::int64_t j = 0; j < s.others; ++j) take(j, r, mine + j * s.other_step);
-    } else {
-      std::int64_t above = row - 1;  // (j, row): of j + 1 it stands n - j - 2 further
-      for (std::int64_t j = 0; j < row; above += s.rows - j - 2, ++j) take(j, r, above);
+  if constexpr (!kPairs) {
+    for (std::int64_t j = 0; j < s.others; ++j)
+      for (std::int64_t r = 0; r < kRows; ++r) take(j, r, at + std::min(r, rows - 1) * s.row_step + j * s.other_step);
+  } else {
+    // Pairs (j, i), (j, i + 1), ... stand beside each other, and so do (i, j), (i, j + 1), ...
+    for (std::int64_t j = 0; j < i; ++j)
+      for (std::int64_t r = 0; r < kRows; ++r) take(j, r, place_of_pair(j, i, s.rows) + std::min(r, rows - 1));
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const std::int64_t row = i + std::min(r, rows - 1);
+      for (std::int64_t j = i; j < row; ++j) take(j, r, place_of_pair(j, row, s.rows));
       weight[row * kRows + r] = far[row * kRows + r] = 0;
-      const std::int64_t after = place_of_pair(row, 0, s.rows);
-      for (std::int64_t j = row + 1; j < s.rows; ++j) take(j, r, after + j);
+      for (std::int64_t j = row + 1; j < s.rows; ++j) take(j, r, place_of_pair(row, j, s.rows));
     }
   }
 }

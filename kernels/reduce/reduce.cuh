@@ -171,6 +171,19 @@ void load(const void* from, int64_t step, A* to, int64_t n, [[maybe_unused]] con
   const T* x = static_cast<const T*>(from);
   if constexpr (kMap == Map::value && std::is_same_v<A, float> && !std::is_same_v<T, A>)
     if (step == 1) return static_cast<void>(wide_numbers(x, n, to));
+  // Numbers of 16 bits are widened first, a block at a time: the loops below then are vector code.
+  if constexpr (sizeof(T) == 2 && std::is_same_v<A, float> && kMap != Map::value && kMap != Map::nonzero) {
+    if (step == 1) {
+      constexpr int64_t kWide = 256;
+      alignas(64) A wide[kWide];
+      for (int64_t i = 0; i < n; i += kWide) {
+        const int64_t count = std::min(kWide, n - i);
+        wide_numbers(x + i, count, wide);
+        load<A, A, kMap>(wide, 1, to + i, count, shift ? shift + i * shift_step : nullptr, shift_step, p);
+      }
+      return;
+    }
+  }
   const auto walk = [&](auto step_of_x, auto step_of_shift) {
     for (int64_t i = 0; i < n; ++i) {
       const T raw = x[i * step_of_x];

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "autograd/autocast.h"
@@ -82,14 +83,16 @@ struct ScatterExtreme {
   int dim;
   IncludeSelf include;
   SavedInput x{}, index{}, src{};
-  Stash y{};
+  SavedOutput y{};
+  auto saved_outputs() { return std::tie(y); }
 
   Tensor forward(const Tensor& x_, const Tensor& index_, const Tensor& src_) {
     x = x_;
     index = index_;
     src = src_;
-    y = x_.device().is_cpu() ? in_order(x_, index_, src_) : by_groups(x_, index_, src_);
-    return y.clone();
+    const Tensor out = x_.device().is_cpu() ? in_order(x_, index_, src_) : by_groups(x_, index_, src_);
+    y = out;
+    return out;
   }
   [[nodiscard]] Tensor in_order(const Tensor& x_, const Tensor& index_, const Tensor& src_) const {
     Tensor out;
@@ -119,11 +122,11 @@ struct ScatterExtreme {
   }
   // Equal elements share the gradient.
   Grads<3> backward(const Tensor& gy, Need<3> need) {
-    const Tensor &at = index.get(), &from = x.get(), hit = touched(from, dim, at);
-    Tensor own = cast(eq(from.detach(), y), gy.dtype());
+    const Tensor &at = index.get(), &from = x.get(), hit = touched(from, dim, at), out = y.get().detach();
+    Tensor own = cast(eq(from.detach(), out), gy.dtype());
     own = masked_fill(own, logical_not(hit), 1);
     if (include == IncludeSelf::no) own = masked_fill(own, hit, 0);
-    const Tensor tied = cast(eq(src.get().detach(), gather(y, dim, at)), gy.dtype());
+    const Tensor tied = cast(eq(src.get().detach(), gather(out, dim, at)), gy.dtype());
     const Tensor count = scatter_add(own, dim, at, tied), share = gy / masked_fill(count, eq(count, 0), 1);
     return {need[0] ? share * own : Tensor{}, Tensor{}, need[2] ? gather(share, dim, at) * tied : Tensor{}};
   }
