@@ -120,16 +120,46 @@ void write_taps(const ConvShape& s, const Window& win, const F* window, int64_t 
       }
 }
 
+// The lanes below n, all ones.
+template <class F>
+using LaneBits = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
+template <class F>
+LaneBits<F> first_lanes(int64_t n) {
+  LaneBits<F> bits{};
+  for (int l = 0; l < kLanes<F>; ++l) bits[l] = l < n ? -1 : 0;
+  return bits;
+}
+// 0 in the lanes that `lanes` does not have; null has all.
+template <class F>
+[[gnu::always_inline]] inline Vector<F> in_lanes(const Vector<F>& v, const LaneBits<F>* lanes) {
+  if (!lanes) return v;
+  LaneBits<F> bits;
+  __builtin_memcpy(&bits, &v, sizeof bits);
+  bits &= *lanes;
+  Vector<F> kept;
+  __builtin_memcpy(&kept, &bits, sizeof kept);
+  return kept;
+}
+template <class F>
+[[gnu::always_inline]] inline Vector<F> load_lanes(const F* from, const LaneBits<F>* lanes) {
+  Vector<F> v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return in_lanes<F>(v, lanes);
+}
+template <class F>
+[[gnu::always_inline]] inline void add_lanes(F* to, const Vector<F>& v, const LaneBits<F>* lanes) {
+  const Vector<F> sum = load_lanes<F>(to, nullptr) + in_lanes<F>(v, lanes);
+  __builtin_memcpy(to, &sum, sizeof sum);
+}
+
 // The transpose of write_taps: adds every tap to the place it was read from. `whole` is the window of the whole image.
 template <class F>
 void add_taps(const ConvShape& s, const Window& whole, const Window& win, const F* taps, int64_t pitch,
               int64_t channels, F* window) {
-  using Bits = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
   constexpr int L = kLanes<F>;
   const int64_t cols = win.q1 - win.q0, rows = win.r1 - win.r0;
   const int64_t full = cols / L * L;
-  Bits rest{};  // the lanes of the last, partial vector
-  for (int l = 0; l < L; ++l) rest[l] = l < cols - full ? -1 : 0;
+  const LaneBits<F> rest = first_lanes<F>(cols - full);  // of the last, partial vector
   const int64_t row_step = whole.step_h * whole.step_w * whole.phase_width;
   for (int64_t c = 0; c < channels; ++c, window += whole.channel)
     for (int64_t i = 0; i < s.kernel_h; ++i)
@@ -137,22 +167,8 @@ void add_taps(const ConvShape& s, const Window& whole, const Window& win, const 
         F* dst = window + whole.at(s, win.r0, i, j) + win.q0;
         const F* src = taps;
         for (int64_t r = 0; r < rows; ++r, dst += row_step, src += cols) {
-          Vector<F> a, b;
-          for (int64_t q = 0; q < full; q += L) {
-            __builtin_memcpy(&a, dst + q, sizeof a);
-            __builtin_memcpy(&b, src + q, sizeof b);
-            a += b;
-            __builtin_memcpy(dst + q, &a, sizeof a);
-          }
-          if (full < cols) {
-            Bits bits;
-            __builtin_memcpy(&a, dst + full, sizeof a);
-            __builtin_memcpy(&bits, src + full, sizeof bits);
-            bits &= rest;
-            __builtin_memcpy(&b, &bits, sizeof b);
-            a += b;
-            __builtin_memcpy(dst + full, &a, sizeof a);
-          }
+          for (int64_t q = 0; q < full; q += L) add_lanes<F>(dst + q, load_lanes<F>(src + q, nullptr), nullptr);
+          if (full < cols) add_lanes<F>(dst + full, load_lanes<F>(src + full, nullptr), &rest);
         }
       }
 }

@@ -139,26 +139,6 @@ void depthwise_forward(const Cpu& on, const ConvShape& s, const F* x, const F* w
   });
 }
 
-// The lanes below n, all ones.
-template <class F>
-using LaneBits = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
-template <class F>
-LaneBits<F> first_lanes(int64_t n) {
-  LaneBits<F> bits{};
-  for (int l = 0; l < kLanes<F>; ++l) bits[l] = l < n ? -1 : 0;
-  return bits;
-}
-// Whole where `lanes` is null; else 0 in the lanes that it does not have.
-template <class F>
-[[gnu::always_inline]] inline Vector<F> load_lanes(const F* from, const LaneBits<F>* lanes) {
-  LaneBits<F> bits;
-  __builtin_memcpy(&bits, from, sizeof bits);
-  if (lanes) bits &= *lanes;
-  Vector<F> v;
-  __builtin_memcpy(&v, &bits, sizeof v);
-  return v;
-}
-
 template <class F>
 void depthwise_input_gradient(const Cpu& on, const ConvShape& s, const F* gy, const F* w, F* gx) {
   constexpr int L = kLanes<F>;
@@ -167,13 +147,14 @@ void depthwise_input_gradient(const Cpu& on, const ConvShape& s, const F* gy, co
   const int64_t back_h = s.dilation_h * (s.kernel_h - 1) - s.padding_h,
                 back_w = s.dilation_w * (s.kernel_w - 1) - s.padding_w;
   if (s.stride_h == 1 && s.stride_w == 1 && gout == 1 && back_h >= 0 && back_w >= 0) {
-    std::vector<F> reversed(w, w + s.out_channels * taps);
+    const lib::Scratch memory(size_t(s.out_channels * taps) * sizeof(F));
+    F* const reversed = memory.as<F>();
     for (int64_t o = 0; o < s.out_channels; ++o)
-      std::reverse(reversed.begin() + o * taps, reversed.begin() + (o + 1) * taps);
+      std::reverse_copy(w + o * taps, w + (o + 1) * taps, reversed + o * taps);
     ConvShape back = s;
     back.height = rows, back.width = cols;
     back.padding_h = back_h, back.padding_w = back_w;
-    return depthwise_forward(on, back, gy, reversed.data(), static_cast<const F*>(nullptr), gx);
+    return depthwise_forward(on, back, gy, reversed, static_cast<const F*>(nullptr), gx);
   }
   const Window whole(s, 0, rows, 0, cols);
   const std::vector<int64_t> at = places_of_taps(s, whole);
@@ -195,13 +176,7 @@ void depthwise_input_gradient(const Cpu& on, const ConvShape& s, const F* gy, co
             F* const to_tap = window + r * row_step + at[size_t(t)];
             const Vector<F> by = Vector<F>{} + w[o * taps + t];
             const auto add = [&](int64_t q, const LaneBits<F>* lanes) {
-              Vector<F> sum, v;
-              __builtin_memcpy(&sum, to_tap + q, sizeof sum);
-              __builtin_memcpy(&v, row + q, sizeof v);
-              v *= by;
-              if (lanes) v = load_lanes<F>(reinterpret_cast<const F*>(&v), lanes);
-              sum += v;
-              __builtin_memcpy(to_tap + q, &sum, sizeof sum);
+              add_lanes<F>(to_tap + q, by * load_lanes<F>(row + q, nullptr), lanes);
             };
             for (int64_t q = 0; q < full; q += L) add(q, nullptr);
             if (full < cols) add(full, &rest);

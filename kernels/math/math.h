@@ -3,7 +3,7 @@
 // subnormal results are not flushed. Largest errors in units in the last place (math_test.cpp sweeps all exponents):
 //
 //   exp 1   log 1   pow 1 (of float; double is std::pow, a call)   expm1 log1p tanh erf rsqrt softplus 1.6 sigmoid 2.3
-//   fmod 0 (of float where quotient_is_near; else std::fmod, a call)
+//   fmod_near 0, of float where quotient_is_near
 //   erfc 4   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/math/far_sine.h
 //   normal_cdf, normal_pdf: see there
 //

@@ -59,13 +59,13 @@ LEVIN_HD float lgamma_positive(float x) {
   constexpr double half_log_two_pi = 0.918938533204672741780329736406;
   return float(((z - 0.5) * log(z) - z) + (half_log_two_pi + r * series) - log(small ? below : 1));
 }
-// Whether lgamma_positive is not for x.
-LEVIN_HD bool lgamma_is_far(float x) { return !(x > 0 && x < detail::Format<float>::inf); }
+// Whether lgamma_positive and digamma_positive are not for x.
+LEVIN_HD bool is_far_from_positive(float x) { return !(x > 0 && x < detail::Format<float>::inf); }
 LEVIN_HD float lgamma(float x) {
 #if defined(__CUDA_ARCH__)
   return float(lgamma(double(x)));
 #else
-  return lgamma_is_far(x) ? float(lgamma(double(x))) : lgamma_positive(x);
+  return is_far_from_positive(x) ? float(lgamma(double(x))) : lgamma_positive(x);
 #endif
 }
 

@@ -18,12 +18,12 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "kernels/device/block.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/lib/scratch.h"
 #include "kernels/math/math.h"
 #include "kernels/reduce/extreme_row.cuh"
 #include "kernels/reduce/extreme_row_device.cuh"
@@ -288,23 +288,31 @@ void cumprod_backward(const Cpu& on, const T* gy, const T* x, T* gx, std::int64_
   constexpr std::int64_t kLines = 8;
   const std::int64_t lines = outer * inner, groups = (lines + kLines - 1) / kLines;
   on.parallel_for(groups, std::max<std::int64_t>(1, 2048 / n), [&](std::int64_t begin, std::int64_t end) {
-    std::vector<A> h(static_cast<std::size_t>(n * kLines)), factor(h.size());
+    const lib::Scratch memory(static_cast<std::size_t>(2 * n * kLines) * sizeof(A));
+    A *const h = memory.as<A>(), *const factor = h + n * kLines;
+    std::fill_n(h, 2 * n * kLines, A(0));  // the last lines may be fewer
     for (std::int64_t group = begin; group < end; ++group) {
       const std::int64_t first = group * kLines, count = std::min(kLines, lines - first);
-      const auto each = [&](const auto& body) {  // (element in memory, its place in a buffer)
-        for (std::int64_t l = 0; l < count; ++l) {
-          const std::int64_t line = first + l, at = line / inner * n * inner + line % inner;
-          for (std::int64_t k = 0; k < n; ++k) body(at + k * inner, k * kLines + l);
+      std::int64_t at[kLines];
+      for (std::int64_t l = 0; l < count; ++l) at[l] = (first + l) / inner * n * inner + (first + l) % inner;
+      // (element in memory, its place in a buffer), in the order of memory
+      const auto each = [&](const auto& body) {
+        if (inner == 1) {
+          for (std::int64_t l = 0; l < count; ++l)
+            for (std::int64_t k = 0; k < n; ++k) body(at[l] + k, k * kLines + l);
+        } else {
+          for (std::int64_t k = 0; k < n; ++k)
+            for (std::int64_t l = 0; l < count; ++l) body(at[l] + k * inner, k * kLines + l);
         }
       };
       each([&](std::int64_t from, std::int64_t to) {
-        h[static_cast<std::size_t>(to)] = A(gy[from]);
-        factor[static_cast<std::size_t>(to)] = A(x[from]);
+        h[to] = A(gy[from]);
+        factor[to] = A(x[from]);
       });
       A state[kLines] = {};
       for (std::int64_t k = n - 1; k >= 0; --k) {
-        A* const sum = h.data() + k * kLines;
-        const A* const by = factor.data() + k * kLines;
+        A* const sum = h + k * kLines;
+        const A* const by = factor + k * kLines;
         for (std::int64_t l = 0; l < kLines; ++l) {
           sum[l] += state[l];
           state[l] = by[l] * sum[l];
@@ -312,14 +320,14 @@ void cumprod_backward(const Cpu& on, const T* gy, const T* x, T* gx, std::int64_
       }
       for (std::int64_t l = 0; l < kLines; ++l) state[l] = A(1);
       for (std::int64_t k = 0; k < n; ++k) {
-        A* const sum = h.data() + k * kLines;
-        const A* const by = factor.data() + k * kLines;
+        A* const sum = h + k * kLines;
+        const A* const by = factor + k * kLines;
         for (std::int64_t l = 0; l < kLines; ++l) {
           sum[l] *= state[l];
           state[l] *= by[l];
         }
       }
-      each([&](std::int64_t to, std::int64_t from) { gx[to] = T(h[static_cast<std::size_t>(from)]); });
+      each([&](std::int64_t to, std::int64_t from) { gx[to] = T(h[from]); });
     }
   });
 }

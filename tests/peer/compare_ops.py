@@ -35,6 +35,9 @@ EXPLAINED = [
     (r"^quantile .*must be non-empty", "accepts", "no quantiles are an empty tensor"),
     (r"^(searchsorted|bucketize) (?!.*layouts)", "value", "a case made wrong may have boundaries in no order"),
 ]
+# Ops whose f64 is not near enough to the exact numbers to be taken for them. A cubic's coordinates round: in one case
+# mpmath gives PyTorch's error as 1.5e-15, Levin's as 2.3e-15 and the bound as 3.5e-15.
+INEXACT = {"interpolate"}
 
 
 # ---- Files
@@ -801,8 +804,7 @@ def difference(got, expected, dtype, slack, size, floor=1e-3):
     same = (a == b) | (a.isnan() & b.isnan())
     if got.dtype == torch.float16:  # beyond the dtype
         same |= a.isinf() & (b.abs() > 65000)
-    # The expected numbers are f64 themselves: results of f64 are apart by the errors of both.
-    eps = EPS.get(dtype, 0) * (2 if dtype == torch.float64 else 1)
+    eps = EPS.get(dtype, 0)
     scale = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 0
     bad = ~same & ~((a - b).abs() <= slack * eps * (b.abs() + scale * .25 + size * .1 + floor))
     if not bad.any():
@@ -876,7 +878,10 @@ def main():
             if own is not None and own.dtype != mine.dtype:
                 differ(case, "dtype", f"{mine.dtype}, PyTorch's is {own.dtype}")
             compared["values"] += 1
-            text = difference(mine, y, mine.dtype, 16 if case.dtype in WIDE else 3, size)
+            slack = 16 if case.dtype in WIDE else 3
+            if case.name in INEXACT and case.dtype == torch.float64:
+                slack *= 2  # the errors of both
+            text = difference(mine, y, mine.dtype, slack, size)
             if text:
                 differ(case, "value", f"output {i}: {text}")
         for kind, letter, expected, slack in (("gradient", "d", case.d, 64 if case.dtype in WIDE else 12),

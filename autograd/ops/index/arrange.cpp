@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/index/dims.h"
 #include "autograd/ops/reduce/loss_parts.h"
 #include "levin/ops.h"
 
@@ -220,14 +221,7 @@ Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const 
   check_same_device(op, x, src);
   check_same_device(op, x, index);
   const int at = wrap_dim(op, dim, x.rank());
-  if (index.rank() != 1 || src.shape() != x.shape().with(at, index.numel())) {
-    fail<ShapeError>(op, ": x has shape ", x.shape(), ", index ", index.shape(), " and src ", src.shape(),
-                     ", expected index [n] and src of x's shape with n elements along dimension ", at);
-  }
-  Tensor places = index;
-  for (int d = 0; d < at; ++d) places = unsqueeze(places, 0);
-  while (places.rank() < x.rank()) places = unsqueeze(places, -1);
-  return scatter(x, at, expand(places, src.shape()), src);
+  return scatter(x, at, index_of_rows(op, x, at, index, src), src);
 }
 
 // Of 16-bit numbers the steps are f32, and the result is rounded once.

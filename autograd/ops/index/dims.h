@@ -74,6 +74,19 @@ void check_indices(const char* op, const Tensor& index, std::int64_t bound, cons
                    bound - 1, "; ", what, " has size ", bound);
 }
 
+// An index [n] for rows along dimension `at`, expanded to the shape of src: x's with n elements along it.
+[[nodiscard]] inline Tensor index_of_rows(const char* op, const Tensor& x, int at, const Tensor& index,
+                                          const Tensor& src) {
+  if (index.rank() != 1 || src.shape() != x.shape().with(at, index.numel())) {
+    fail<ShapeError>(op, ": x has shape ", x.shape(), ", index ", index.shape(), " and src ", src.shape(),
+                     ", expected index [n] and src of x's shape with n elements along dimension ", at);
+  }
+  Tensor places = index;
+  for (int d = 0; d < at; ++d) places = unsqueeze(places, 0);
+  while (places.rank() < x.rank()) places = unsqueeze(places, -1);
+  return expand(places, src.shape());
+}
+
 // An op whose result's size depends on values cannot give a shape on meta.
 inline void check_has_values(const char* op, const Tensor& x) {
   if (x.device().is_meta()) {

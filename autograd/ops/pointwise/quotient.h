@@ -1,4 +1,4 @@
-// What ops that divide share: what integers do about a divisor of 0, and the remainder of floats.
+// What ops that divide share: what integers do about a divisor of 0, and the sign of floats' remainders.
 #pragma once
 
 #include "autograd/autocast.h"
@@ -27,7 +27,7 @@ inline void check_divisor(const char* op, const Tensor& a, Scalar b) {
   if (is_integer(a.dtype()) && b.is_integer() && b.integer() == 0) fail_divisor(op);
 }
 
-// fmod and its sign correction, of floats: see HasNear.
+// The remainder with the sign of the divisor, from r of fmod.
 template <class T>
 LEVIN_HD T with_sign_of_divisor(T r, T b) {
   return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;

@@ -1,6 +1,7 @@
 // Functions of two numbers that would overflow or be NaN if they were put together from others, the inverse of erf, and
 // the gamma function's logarithm with its derivatives.
 #include <cmath>
+#include <concepts>
 
 #include "autograd/ops/pointwise/elementary.h"
 #include "kernels/math/special.h"
@@ -85,44 +86,31 @@ constexpr std::int64_t kHighestPolygamma = 170;  // 171! is beyond f64
 constexpr double kHalfRootPi = 0.886226925452758013649083741671;
 
 LEVIN_MATH_OF_GRAIN(Erfinv, 4096, "erfinv", full, Saves::output, m::erfinv(x), gy*(exp(s* s) * kHalfRootPi))
-struct Lgamma {
-  static constexpr OpInfo info{.name = "lgamma", .autocast = AutocastPolicy::full};
-  static constexpr auto kTypes = kFloats;
-  static constexpr Saves kSaves = Saves::input;
-  static constexpr std::int64_t kGrain = 4096;
-  template <class T>
-  LEVIN_HD T operator()(T x) const {
-    return m::lgamma(x);
-  }
-  template <class T>
-  requires(sizeof(T) == 4) LEVIN_HD T near(T x)
-  const { return m::lgamma_positive(x); }
-  template <class T>
-  LEVIN_HD bool is_far(T x) const {
-    return m::lgamma_is_far(x);
-  }
-  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * digamma(x); }
-};
-LEVIN_OP_TABLE(Unary<Lgamma>)
-struct Digamma {
-  static constexpr OpInfo info{.name = "digamma", .autocast = AutocastPolicy::full};
-  static constexpr auto kTypes = kFloats;
-  static constexpr Saves kSaves = Saves::input;
-  static constexpr std::int64_t kGrain = 4096;
-  template <class T>
-  LEVIN_HD T operator()(T x) const {
-    return m::digamma(x);
-  }
-  template <class T>
-  requires(sizeof(T) == 4) LEVIN_HD T near(T x)
-  const { return m::digamma_positive(x); }
-  template <class T>
-  LEVIN_HD bool is_far(T x) const {
-    return m::lgamma_is_far(x);
-  }
-  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * polygamma(1, x); }
-};
-LEVIN_OP_TABLE(Unary<Digamma>)
+// A function of f64, and of f32 with a form for positive numbers that is vector code: see HasNear.
+#define LEVIN_GAMMA(Type, function, rule)                                              \
+  struct Type {                                                                        \
+    static constexpr OpInfo info{.name = #function, .autocast = AutocastPolicy::full}; \
+    static constexpr auto kTypes = kFloats;                                            \
+    static constexpr Saves kSaves = Saves::input;                                      \
+    static constexpr std::int64_t kGrain = 4096;                                       \
+    template <class T>                                                                 \
+    LEVIN_HD T operator()(T x) const {                                                 \
+      return m::function(x);                                                           \
+    }                                                                                  \
+    template <std::same_as<float> T>                                                   \
+    LEVIN_HD T near(T x) const {                                                       \
+      return m::function##_positive(x);                                                \
+    }                                                                                  \
+    template <class T>                                                                 \
+    LEVIN_HD bool is_far(T x) const {                                                  \
+      return m::is_far_from_positive(x);                                               \
+    }                                                                                  \
+    Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * (rule); }   \
+  };                                                                                   \
+  LEVIN_OP_TABLE(Unary<Type>)
+LEVIN_GAMMA(Lgamma, lgamma, digamma(x))
+LEVIN_GAMMA(Digamma, digamma, polygamma(1, x))
+#undef LEVIN_GAMMA
 
 struct Polygamma {
   static constexpr OpInfo info{.name = "polygamma", .autocast = AutocastPolicy::full};
