@@ -1,3 +1,4 @@
+#ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_BOX_CUH
 #define LEVIN_KERNELS_BOX_CUH
 // Moving whole blocks of elements. Works on bits: U is the unsigned integer as wide as the element. Sizes may be zero.
@@ -57,72 +58,6 @@ struct Box {
 namespace cpu {
 
 inline constexpr int64_t kBoxTask = 32 * 1024;  // elements moved by one thread at a time
-
-// n elements with steps a and b. Compilers make vector code of the two that are written out.
-template <class U>
-void copy_line(const U* from, int64_t a, U* to, int64_t b, int64_t n) {
-  if (a == 1 && b == 1) {
-    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(U));
-  } else if (a == -1 && b == 1) {
-    for (int64_t i = 0; i < n; ++i) to[i] = from[-i];
-  } else {
-    for (int64_t i = 0; i < n; ++i) to[i * b] = from[i * a];
-  }
-}
-
-template <class U>
-void copy_box(const Cpu& on, const U* from, U* to, Box box) {
-  box.merge();
-  if (box.numel() == 0) return;
-  const auto inner = static_cast<size_t>(box.rank - 1);
-  // One long line is cut, so that threads can share it; short ones that follow each other are a task together.
-  constexpr int64_t kPiece = 16 * 1024, kShortLine = 64;
-  const int64_t n = box.size[inner], a = box.from[inner], b = box.to[inner], pieces = (n + kPiece - 1) / kPiece;
-  const bool many = n < kShortLine && box.rank > 1;
-  const int64_t m = many ? box.size[inner - 1] : 1, a_line = many ? box.from[inner - 1] : 0,
-                b_line = many ? box.to[inner - 1] : 0, together = many ? std::min(m, kPiece / n) : 1,
-                groups = (m + together - 1) / together;
-  const int rank = many ? box.rank - 2 : box.rank - 1;
-  int64_t outer = 1;
-  for (int d = 0; d < rank; ++d) outer *= box.size[static_cast<size_t>(d)];
-  const int64_t parts = many ? groups : pieces, size = many ? together * n : std::min(n, kPiece);
-  constexpr int64_t kBytes = sizeof(U), kStaged = (8 << 10) / kBytes;
-  const bool streams = !many && b == 1 && beyond_cache(2 * box.numel() * kBytes);
-  on.parallel_for(outer * parts, std::max<int64_t>(1, kBoxTask / size), [&](int64_t begin, int64_t end) {
-    const Streaming past_caches;
-    U staged[kStaged];
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t part = t % parts, line = part * together, first = many ? 0 : part * kPiece;
-      int64_t rest = t / parts, x = first * a + line * a_line, y = first * b + line * b_line;
-      for (int d = rank - 1; d >= 0; --d) {
-        const auto at = static_cast<size_t>(d);
-        const int64_t i = rest % box.size[at];
-        x += i * box.from[at];
-        y += i * box.to[at];
-        rest /= box.size[at];
-      }
-      if (!many) {
-        const int64_t count = std::min(kPiece, n - first);
-        if (!streams) copy_line(from + x, a, to + y, b, count);
-        for (int64_t i = 0; streams && i < count; i += kStaged) {
-          const int64_t now = std::min(kStaged, count - i);
-          copy_line(from + x + i * a, a, staged, 1, now);
-          Streaming::write(to + y + i, staged, now * kBytes);
-        }
-        continue;
-      }
-      const int64_t lines = std::min(together, m - line);
-      if (n == 1) {
-        for (int64_t l = 0; l < lines; ++l) to[y + l * b_line] = from[x + l * a_line];
-      } else if (n < 16) {
-        for (int64_t l = 0; l < lines; ++l)
-          for (int64_t i = 0; i < n; ++i) to[y + l * b_line + i * b] = from[x + l * a_line + i * a];
-      } else {
-        for (int64_t l = 0; l < lines; ++l) copy_line(from + x + l * a_line, a, to + y + l * b_line, b, n);
-      }
-    }
-  });
-}
 
 template <class U>
 void triangle(const Cpu& on, const U* x, U* y, int64_t matrices, int64_t rows, int64_t cols, int64_t diagonal,
@@ -226,4 +161,82 @@ void triangle(const Gpu& on, const U* x, U* y, int64_t matrices, int64_t rows, i
 
 }  // namespace gpu
 }  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/pointwise/box.cuh"
+#include "kernels/executor/each_level.h"
+namespace levin::kernels::cpu {
+LEVIN_PICK(copy_box)
+}  // namespace levin::kernels::cpu
+#endif
+#else  // one level
+
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// n elements with steps a and b. Compilers make vector code of the two that are written out.
+template <class U>
+void copy_line(const U* from, int64_t a, U* to, int64_t b, int64_t n) {
+  if (a == 1 && b == 1) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(U));
+  } else if (a == -1 && b == 1) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[-i];
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i * b] = from[i * a];
+  }
+}
+
+template <class U>
+void copy_box(const Cpu& on, const U* from, U* to, Box box) {
+  box.merge();
+  if (box.numel() == 0) return;
+  const auto inner = static_cast<size_t>(box.rank - 1);
+  // One long line is cut, so that threads can share it; short ones that follow each other are a task together.
+  constexpr int64_t kPiece = 16 * 1024, kShortLine = 64;
+  const int64_t n = box.size[inner], a = box.from[inner], b = box.to[inner], pieces = (n + kPiece - 1) / kPiece;
+  const bool many = n < kShortLine && box.rank > 1;
+  const int64_t m = many ? box.size[inner - 1] : 1, a_line = many ? box.from[inner - 1] : 0,
+                b_line = many ? box.to[inner - 1] : 0, together = many ? std::min(m, kPiece / n) : 1,
+                groups = (m + together - 1) / together;
+  const int rank = many ? box.rank - 2 : box.rank - 1;
+  int64_t outer = 1;
+  for (int d = 0; d < rank; ++d) outer *= box.size[static_cast<size_t>(d)];
+  const int64_t parts = many ? groups : pieces, size = many ? together * n : std::min(n, kPiece);
+  constexpr int64_t kBytes = sizeof(U), kStaged = (8 << 10) / kBytes;
+  const bool streams = !many && b == 1 && beyond_cache(2 * box.numel() * kBytes);
+  on.parallel_for(outer * parts, std::max<int64_t>(1, kBoxTask / size), [&](int64_t begin, int64_t end) {
+    const Streaming past_caches;
+    U staged[kStaged];
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t part = t % parts, line = part * together, first = many ? 0 : part * kPiece;
+      int64_t rest = t / parts, x = first * a + line * a_line, y = first * b + line * b_line;
+      for (int d = rank - 1; d >= 0; --d) {
+        const auto at = static_cast<size_t>(d);
+        const int64_t i = rest % box.size[at];
+        x += i * box.from[at];
+        y += i * box.to[at];
+        rest /= box.size[at];
+      }
+      if (!many) {
+        const int64_t count = std::min(kPiece, n - first);
+        if (!streams) copy_line(from + x, a, to + y, b, count);
+        for (int64_t i = 0; streams && i < count; i += kStaged) {
+          const int64_t now = std::min(kStaged, count - i);
+          copy_line(from + x + i * a, a, staged, 1, now);
+          Streaming::write(to + y + i, staged, now * kBytes);
+        }
+        continue;
+      }
+      const int64_t lines = std::min(together, m - line);
+      if (n == 1) {
+        for (int64_t l = 0; l < lines; ++l) to[y + l * b_line] = from[x + l * a_line];
+      } else if (n < 16) {
+        for (int64_t l = 0; l < lines; ++l)
+          for (int64_t i = 0; i < n; ++i) to[y + l * b_line + i * b] = from[x + l * a_line + i * a];
+      } else {
+        for (int64_t l = 0; l < lines; ++l) copy_line(from + x + l * a_line, a, to + y + l * b_line, b, n);
+      }
+    }
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
 #endif
