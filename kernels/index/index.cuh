@@ -357,19 +357,23 @@ template <class U>
   return true;
 }
 
-// body(element of b, element of c) for every index: in order along k, tasks and pieces of l in parallel.
+// body(element of b, element of c) for every index: in order along k, tasks and pieces of l in parallel. `cost`: the
+// time of a body, in that of a sum.
 template <class B, class C, class F>
 [[nodiscard]] bool each_index(const Cpu& on, const IndexWalk& w, int64_t bound, B* y, const int64_t* index,
-                              const C* src, const F& body) {
+                              const C* src, const F& body, int64_t cost = 1) {
   if (w.has_runs()) {
-    return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
-      each_in_run(w, run, [&, to = y + p.b, from = src + p.c](int64_t b, int64_t c) { body(to[b], from[c]); });
-    });
+    return each_run(
+        on, w, bound, index,
+        [&](const int64_t* run, const IndexWalk::Place& p) {
+          each_in_run(w, run, [&, to = y + p.b, from = src + p.c](int64_t b, int64_t c) { body(to[b], from[c]); });
+        },
+        (cost - 1) * w.k_size);
   }
   if (first_outside(on, index, w.count(), bound) >= 0) return false;
   if (w.count() == 0) return true;
   constexpr int64_t kPiece = 256;
-  const int64_t pieces = (w.l_size + kPiece - 1) / kPiece, work = w.k_size * std::min(w.l_size, kPiece);
+  const int64_t pieces = (w.l_size + kPiece - 1) / kPiece, work = w.k_size * std::min(w.l_size, kPiece) * cost;
   on.parallel_for(w.tasks * pieces, std::max<int64_t>(1, kIndexTask / work), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       const IndexWalk::Place p = w.task(at / pieces);
@@ -466,13 +470,15 @@ template <bool kMax, class T>
 [[nodiscard]] bool scatter_extreme(const Cpu& on, const IndexWalk& w, int64_t bound, T* y, const int64_t* index,
                                    const T* src) {
   using W = std::conditional_t<sizeof(T) == 2, float, T>;
-  return each_index(on, w, bound, y, index, src, [](T& to, T from) {
+  constexpr int64_t kCost = 4;
+  const auto join = [](T& to, T from) {
     // Without a branch, which random numbers would mispredict.
     const W a = W(to), b = W(from);
     const int wins = (kMax ? b > a : b < a) | (b != b);
     const auto mask = static_cast<Bits<T>>(-wins), old = kernels::bit_cast<Bits<T>>(to);
     to = kernels::bit_cast<T>(static_cast<Bits<T>>(old ^ ((old ^ kernels::bit_cast<Bits<T>>(from)) & mask)));
-  });
+  };
+  return each_index(on, w, bound, y, index, src, join, kCost);
 }
 
 template <class T>
