@@ -41,7 +41,7 @@ struct Parts {
 
 // The squared length of l^-1 v, of vectors v.
 Tensor squared_distance(const Tensor& l, const Tensor& v) {
-  return sum(square(linalg::solve(l, unsqueeze(v, -1))), {-2, -1});
+  return sum(square(linalg::solve_triangular(l, unsqueeze(v, -1), {.upper = false})), {-2, -1});
 }
 
 }  // namespace
@@ -81,9 +81,7 @@ Tensor kl_divergence(const MultivariateNormal& p, const MultivariateNormal& q) {
   const Parts of_p(p), of_q(q);
   if (of_p.n != of_q.n)
     fail<ShapeError>("kl_divergence: vectors of ", of_p.n, " and of ", of_q.n, " numbers, expected as many");
-  // As many dimensions as of_q.l: with fewer, linalg::solve would take matrices for vectors.
-  const Shape both = broadcast_shapes("kl_divergence", of_p.batch, of_q.batch);
-  const Tensor scaled = linalg::solve(of_q.l, expand(of_p.l, of_p.vectors(of_p.vectors(both))));
+  const Tensor scaled = linalg::solve_triangular(of_q.l, of_p.l, {.upper = false});
   return of_q.half_log_det() - of_p.half_log_det() +
          (sum(square(scaled), {-2, -1}) + squared_distance(of_q.l, of_q.loc - of_p.loc) - double(of_p.n)) * 0.5;
 }

@@ -517,6 +517,23 @@ def cdist_rows():
     return rows
 
 
+def linalg_rows():
+    def matrices(s, make):
+        x = make((s[0], s[1], s[1]))
+        return [x @ x.mT / s[1] + torch.eye(s[1], device=make.device), x]
+
+    def matrix(s, make):
+        return matrices(s, make)[:1]
+
+    of = torch.linalg
+    return {"solve_both": both(matrices, of.solve),
+            "solve_triangular_both": both(matrices, lambda a, b: of.solve_triangular(a, b, upper=False)),
+            "inv_both": both(matrix, of.inv), "slogdet_both": both(matrix, lambda a: of.slogdet(a).logabsdet),
+            "cholesky_both": both(matrix, of.cholesky), "qr_both": both(matrix, lambda a: of.qr(a).R),
+            "eigh_both": both(matrix, lambda a: of.eigh(a).eigenvalues),
+            "svd_both": both(matrix, lambda a: of.svd(a, full_matrices=False).S)}
+
+
 def ctc_loss_both(s, make):
     steps, texts, classes, labels = s
     x = make((steps, texts, classes)).log_softmax(-1).detach().requires_grad_()
@@ -768,7 +785,7 @@ OPS = {
                                   F.max_unpool3d(*y, 2)),
     "avg_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.avg_pool3d(x, 2)),
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
-    "random_flip": random_flip, "mixup": mixup, **resize_rows(), **cdist_rows(),
+    "random_flip": random_flip, "mixup": mixup, **resize_rows(), **cdist_rows(), **linalg_rows(),
     "grid_sample": lambda s, m: (lambda a=grid_inputs(s, m): grid_sample(*a)),
     "grid_sample_backward": backward(grid_inputs, grid_sample),
     "grid_sample_volume": lambda s, m: (lambda a=volume_grid_inputs(s, m): grid_sample(*a)),

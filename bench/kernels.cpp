@@ -62,6 +62,7 @@ std::vector<Kernel> all_kernels() {
   product_rows(k);
   graph_rows(k);
   image_rows(k);
+  linalg_rows(k);
   list_rows(k);
   return k;
 }

@@ -37,6 +37,7 @@ void index_rows(std::vector<Kernel>& k);
 void product_rows(std::vector<Kernel>& k);
 void graph_rows(std::vector<Kernel>& k);
 void image_rows(std::vector<Kernel>& k);
+void linalg_rows(std::vector<Kernel>& k);
 void list_rows(std::vector<Kernel>& k);
 
 // ---- Parts of rows

@@ -14,6 +14,16 @@ namespace levin::linalg {
 // of rank 1, or of a's shape without the last dimension, which are vectors. ConfigError where a is singular.
 [[nodiscard]] LEVIN_API Tensor solve(const Tensor& a, const Tensor& b);
 
+// x with a x = b, or x a = b where `left` is false, for a triangle of a [..., n, n]: the other one is not read, nor is
+// the diagonal where `unitriangular` says that it is 1. b [..., n, k], or [..., k, n], whose leading dimensions
+// broadcast with a's. A 0 on the diagonal gives infinities or NaN, as in PyTorch.
+struct Triangular {
+  bool upper;
+  bool left = true;
+  bool unitriangular = false;
+};
+[[nodiscard]] LEVIN_API Tensor solve_triangular(const Tensor& a, const Tensor& b, Triangular options);
+
 // a^-1: solve(a, identity).
 [[nodiscard]] LEVIN_API Tensor inv(const Tensor& a);
 

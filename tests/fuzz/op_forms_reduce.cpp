@@ -279,7 +279,11 @@ constexpr Form kForms[] = {
     {"linear algebra",
      [](Chooser& c, Pool& p) {
        const Tensor a = p.any();
-       if (c.one_in(7)) return Tensors{linalg::solve(a, p.matching(a))};
+       if (c.one_in(8)) return Tensors{linalg::solve(a, p.matching(a))};
+       if (c.one_in(7)) {
+         const linalg::Triangular form{.upper = c.one_in(2), .left = c.one_in(2), .unitriangular = c.one_in(2)};
+         return Tensors{linalg::solve_triangular(a, p.matching(a), form)};
+       }
        if (c.one_in(6)) return Tensors{linalg::det(a), linalg::slogdet(a).logabsdet};
        if (c.one_in(5)) return Tensors{linalg::inv(a)};
        if (c.one_in(4)) return Tensors{linalg::cholesky(a)};

@@ -403,6 +403,35 @@ def cross_case(m, t):
 op("cross", FLOATS, cross_case, lambda x, a: torch.linalg.cross(*x))
 
 
+def square_case(m, t, symmetric=False, columns=None):
+    """Far from singular, with eigenvalues and singular values apart."""
+    n, front = m.int(1, 6), m.shape(0, 2, 3)
+    a = m.uniform(front + [n, n], t, -.4, .4)
+    a = (a + a.mT if symmetric else a) + torch.diag(torch.arange(n) * 3. + 4).to(t)
+    if columns is None:
+        return [a], {}
+    kept = front if m.r.random() < .5 else front[m.int(0, len(front)):]
+    return [a, m.normal(kept + [n, columns], t)], {}
+
+
+def triangular_case(m, t):
+    (a, b), _ = square_case(m, t, columns=m.int(1, 4))
+    form = {name: m.int(0, 1) for name in ("upper", "left", "unitriangular")}
+    return [a, b if form["left"] else b.mT.contiguous()], form
+
+
+op("solve", WIDE, lambda m, t: square_case(m, t, columns=m.int(1, 4)), lambda x, a: torch.linalg.solve(*x))
+op("solve_triangular", WIDE, triangular_case,
+   lambda x, a: torch.linalg.solve_triangular(*x, **{name: bool(on) for name, on in a.items()}))
+op("inv", WIDE, square_case, lambda x, a: torch.linalg.inv(x[0]))
+op("det", WIDE, square_case, lambda x, a: torch.linalg.det(x[0]))
+op("slogdet", WIDE, square_case, lambda x, a: torch.linalg.slogdet(x[0]))
+op("cholesky", WIDE, lambda m, t: square_case(m, t, symmetric=True), lambda x, a: torch.linalg.cholesky(x[0]))
+op("qr", WIDE, square_case, lambda x, a: torch.linalg.qr(x[0]).R)
+op("eigh", WIDE, lambda m, t: square_case(m, t, symmetric=True), lambda x, a: torch.linalg.eigh(x[0]).eigenvalues)
+op("svd", WIDE, square_case, lambda x, a: torch.linalg.svd(x[0], full_matrices=False).S)
+
+
 def tensordot_case(m, t):
     shared = [m.int(1, 3) for _ in range(m.int(0, 2))]
     return [m.normal(m.shape(0, 2, 3) + shared, t), m.normal(shared + m.shape(0, 2, 3), t)], {"dims": len(shared)}

@@ -268,6 +268,21 @@ const std::map<std::string, Op>& ops() {
       ONE("diag", diag(x[0], a.integer("offset"))), UNARY(trace),
       ONE("diag_embed", diag_embed(x[0], a.integer("offset"))), BINARY(kron),
       ONE("cross", cross(x[0], x[1], a.integer("dim", -1))),
+      {"solve", [](const In& x, const Arguments&) -> Tensors { return {linalg::solve(x[0], x[1])}; }},
+      {"solve_triangular",
+       [](const In& x, const Arguments& a) -> Tensors {
+         return {linalg::solve_triangular(
+             x[0], x[1],
+             {.upper = a.on("upper"), .left = a.on("left"), .unitriangular = a.on("unitriangular")})};
+       }},
+      ONE("inv", linalg::inv(x[0])), ONE("det", linalg::det(x[0])),
+      {"slogdet",
+       [](const In& x, const Arguments&) -> Tensors {
+         const auto [sign, logabsdet] = linalg::slogdet(x[0]);
+         return {sign, logabsdet};
+       }},
+      ONE("cholesky", linalg::cholesky(x[0])), ONE("qr", linalg::qr(x[0]).r),
+      ONE("eigh", linalg::eigh(x[0]).eigenvalues), ONE("svd", linalg::svd(x[0]).s),
       ONE("tensordot", tensordot(x[0], x[1], a.integer("dims"))),
       ONE("rot90", rot90(x[0], a.integer("times"))), ONE("movedim", movedim(x[0], a.dims("from"), a.dims("to"))),
       MANY("meshgrid", meshgrid(x)),

@@ -15,8 +15,19 @@ namespace levin {
 namespace linalg {
 namespace {
 
+using kernels::cpu::linalg;
+using kernels::cpu::TriangularForm;
+
 Tensor turned(const Tensor& x) { return transpose(x, -2, -1); }
 Tensor eye_of(const Tensor& a) { return eye(a.size(-1), a.device(), a.dtype()); }
+// The same numbers by columns, as a contiguous tensor of turned matrices: kernels/linalg/linalg.h.
+Tensor by_columns(const Tensor& x) { return turned(x).contiguous(); }
+// What may be written: never x itself.
+Tensor copy_of(const Tensor& x) {
+  Tensor y = empty(x.shape(), x.device(), x.dtype());
+  copy_(y, x);
+  return y;
+}
 // [..., k] as a row, or a column, of matrices.
 Tensor as_row(const Tensor& s) { return unsqueeze(s, -2); }
 Tensor as_column(const Tensor& s) { return unsqueeze(s, -1); }
@@ -46,28 +57,83 @@ void check_all(const char* op, std::int64_t failed, const char* why) {
   if (failed >= 0) fail<ConfigError>(op, ": matrix ", failed, " of the batch ", why);
 }
 
-struct Solve {
+// a = p^-1 l u: l and u in one matrix, and the rows of p a. What solves with it carries the derivative.
+struct LuFactor {
+  static constexpr OpInfo info{.name = "lu_factor"};
+
+  std::array<Tensor, 2> forward(const Tensor& a) {
+    Tensor lu = copy_of(turned(a));
+    Tensor rows = empty(a.shape().removed(a.rank() - 1), a.device(), DType::i64);
+    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      check_all("solve", linalg<T>(on).lu(on, ptr<T>(lu), ptr<std::int64_t>(rows), batch_of(a.shape()), a.size(-1)),
+                "is singular");
+    });
+    return {lu, rows};
+  }
+};
+
+// x with a x = b, or a^T x = b, by a's LU.
+struct LuSolve {
   static constexpr OpInfo info{.name = "solve"};
+  bool transposed = false;
+  SavedInput a{}, lu{}, rows{};
+  SavedOutput x{};
+
+  Tensor forward(const Tensor& a_, const Tensor& b, const Tensor& lu_, const Tensor& rows_) {
+    a = a_;
+    lu = lu_;
+    rows = rows_;
+    Tensor y = empty(b.shape(), b.device(), b.dtype());
+    const Tensor factors = lu_.contiguous(), places = rows_.contiguous(), right = b.contiguous();
+    dispatch(info, b, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      linalg<T>(on).lu_solve(on, ptr<const T>(factors), ptr<const std::int64_t>(places), ptr<const T>(right), ptr<T>(y),
+                             batch_of(b.shape()), b.size(-2), b.size(-1), transposed);
+    });
+    x = y;
+    return y;
+  }
+  auto saved_outputs() { return std::tie(x); }
+  Grads<4> backward(const Tensor& gx, Need<4> need) {
+    const Tensor gb = apply(LuSolve{!transposed}, a.get(), gx, lu.get(), rows.get());
+    return {need[0] ? neg(transposed ? matmul(x.get(), turned(gb)) : matmul(gb, turned(x.get()))) : Tensor{}, gb,
+            Tensor{}, Tensor{}};
+  }
+};
+
+// x with a x = b of matrices whose fronts are one, a being expanded or not.
+Tensor solve_by_lu(const Tensor& a, const Tensor& b) {
+  const auto [lu, rows] = apply(LuFactor{}, a.detach());
+  const Shape front = front_of(b.shape()), square = with_matrix(front, a.size(-2), a.size(-1));
+  return apply(LuSolve{}, expand(a, square), b, expand(lu, square),
+               expand(rows, front.inserted(front.rank(), a.size(-1))));
+}
+
+// x with a x = b for the triangle of a that form names.
+struct SolveTriangular {
+  static constexpr OpInfo info{.name = "solve_triangular"};
+  TriangularForm form;
   SavedInput a{};
   SavedOutput x{};
 
   Tensor forward(const Tensor& a_, const Tensor& b) {
     a = a_;
-    Tensor y = empty(b.shape(), b.device(), b.dtype());
-    const Tensor left = a_.contiguous(), right = b.contiguous();
-    dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(info.name,
-                kernels::cpu::solve(on, ptr<const T>(left), ptr<const T>(right), ptr<T>(y), batch_of(b.shape()),
-                                    b.size(-2), b.size(-1)),
-                "is singular");
+    Tensor y = copy_of(b);
+    const Tensor left = a_.contiguous();
+    dispatch(info, b, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      linalg<T>(on).solve_triangular(on, ptr<const T>(left), ptr<T>(y), batch_of(b.shape()), b.size(-2), b.size(-1),
+                                     form);
     });
     x = y;
     return y;
   }
   auto saved_outputs() { return std::tie(x); }
   Grads<2> backward(const Tensor& gx, Need<2> need) {
-    const Tensor gb = apply(Solve{}, turned(a.get()), gx);
-    return {need[0] ? neg(matmul(gb, turned(x.get()))) : Tensor{}, gb};
+    TriangularForm other = form;
+    other.transposed = !form.transposed;
+    const Tensor gb = apply(SolveTriangular{other}, a.get(), gx);
+    if (!need[0]) return {Tensor{}, gb};
+    const Tensor ga = neg(form.transposed ? matmul(x.get(), turned(gb)) : matmul(gb, turned(x.get())));
+    return {form.upper ? triu(ga, form.unit ? 1 : 0) : tril(ga, form.unit ? -1 : 0), gb};
   }
 };
 
@@ -90,8 +156,8 @@ struct Det {
     Tensor out = empty(front_of(a_.shape()), a_.device(), a_.dtype());
     const Tensor dense = a_.contiguous();
     dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::determinant<T>(on, ptr<const T>(dense), nullptr, nullptr, ptr<T>(out), batch_of(a_.shape()),
-                                   a_.size(-1));
+      linalg<T>(on).determinant(on, ptr<const T>(dense), nullptr, nullptr, ptr<T>(out), batch_of(a_.shape()),
+                                a_.size(-1));
     });
     y = out;
     return out;
@@ -118,8 +184,8 @@ struct LogDet {
     Tensor sign = empty(front_of(a_.shape()), a_.device(), a_.dtype()), logs = empty_like(sign);
     const Tensor dense = a_.contiguous();
     dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::determinant<T>(on, ptr<const T>(dense), ptr<T>(sign), ptr<T>(logs), nullptr, batch_of(a_.shape()),
-                                   a_.size(-1));
+      linalg<T>(on).determinant(on, ptr<const T>(dense), ptr<T>(sign), ptr<T>(logs), nullptr, batch_of(a_.shape()),
+                                a_.size(-1));
     });
     return {sign, logs};
   }
@@ -133,10 +199,9 @@ struct Cholesky {
   SavedOutput l{};
 
   Tensor forward(const Tensor& a) {
-    Tensor y = empty(a.shape(), a.device(), a.dtype());
-    const Tensor dense = a.contiguous();
+    Tensor y = copy_of(a);
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(info.name, kernels::cpu::cholesky(on, ptr<const T>(dense), ptr<T>(y), batch_of(a.shape()), a.size(-1)),
+      check_all(info.name, linalg<T>(on).cholesky(on, ptr<T>(y), batch_of(a.shape()), a.size(-1)),
                 "is not positive definite");
     });
     l = y;
@@ -147,7 +212,8 @@ struct Cholesky {
   Grads<1> backward(const Tensor& gl, Need<1>) {
     const Tensor low = l.get(), up = turned(low);
     const Tensor p = tril(matmul(up, gl)) * (1 - 0.5 * eye_of(gl));
-    const Tensor s = turned(apply(Solve{}, up, turned(apply(Solve{}, up, p))));
+    constexpr TriangularForm kTurned{.transposed = true};
+    const Tensor s = turned(apply(SolveTriangular{kTurned}, low, turned(apply(SolveTriangular{kTurned}, low, p))));
     return {(s + turned(s)) * 0.5};
   }
 };
@@ -159,12 +225,13 @@ struct QrOp {  // of matrices with at least as many rows as columns
   std::array<Tensor, 2> forward(const Tensor& a) {
     const std::int64_t m = a.size(-2), n = a.size(-1);
     const Shape front = front_of(a.shape());
-    Tensor q_ = empty(a.shape(), a.device(), a.dtype());
-    Tensor r_ = empty(with_matrix(front, n, n), a.device(), a.dtype());
-    const Tensor dense = a.contiguous();
+    const Tensor columns = by_columns(a);
+    Tensor q_columns = empty(columns.shape(), a.device(), a.dtype());
+    Tensor r_columns = empty(with_matrix(front, n, n), a.device(), a.dtype());
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::qr(on, ptr<const T>(dense), ptr<T>(q_), ptr<T>(r_), batch_of(a.shape()), m, n);
+      linalg<T>(on).qr(on, ptr<const T>(columns), ptr<T>(q_columns), ptr<T>(r_columns), batch_of(a.shape()), m, n);
     });
+    const Tensor q_ = by_columns(q_columns), r_ = by_columns(r_columns);
     q = q_;
     r = r_;
     return {q_, r_};
@@ -175,7 +242,7 @@ struct QrOp {  // of matrices with at least as many rows as columns
     const Tensor q_ = q.get(), r_ = r.get();
     const Tensor m = matmul(r_, turned(gr)) - matmul(turned(gq), q_);
     const Tensor c = tril(m) + turned(tril(m, -1));
-    return {turned(apply(Solve{}, r_, turned(gq + matmul(q_, c))))};
+    return {turned(apply(SolveTriangular{{.upper = true}}, r_, turned(gq + matmul(q_, c))))};
   }
 };
 
@@ -192,13 +259,15 @@ struct EighOp {
 
   std::array<Tensor, 2> forward(const Tensor& a) {
     Tensor w_ = empty(a.shape().removed(a.rank() - 1), a.device(), a.dtype());
-    Tensor v_ = empty(a.shape(), a.device(), a.dtype());
-    const Tensor dense = a.contiguous();
+    Tensor v_columns = empty(a.shape(), a.device(), a.dtype());
+    const Tensor columns = by_columns(a);
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(info.name,
-                kernels::cpu::eigh(on, ptr<const T>(dense), ptr<T>(w_), ptr<T>(v_), batch_of(a.shape()), a.size(-1)),
-                "has no eigenvalues that could be found; is it finite?");
+      check_all(
+          info.name,
+          linalg<T>(on).eigh(on, ptr<const T>(columns), ptr<T>(w_), ptr<T>(v_columns), batch_of(a.shape()), a.size(-1)),
+          "has no eigenvalues that could be found; is it finite?");
     });
+    const Tensor v_ = by_columns(v_columns);
     w = w_;
     v = v_;
     return {w_, v_};
@@ -219,16 +288,17 @@ struct SvdOp {
   std::array<Tensor, 3> forward(const Tensor& a) {
     const std::int64_t m = a.size(-2), n = a.size(-1), k = std::min(m, n);
     const Shape front = front_of(a.shape());
-    Tensor u_ = empty(with_matrix(front, m, k), a.device(), a.dtype());
+    const Tensor columns = by_columns(a);
+    Tensor u_columns = empty(with_matrix(front, k, m), a.device(), a.dtype());
     Tensor s_ = empty(front.inserted(front.rank(), k), a.device(), a.dtype());
-    Tensor vh_ = empty(with_matrix(front, k, n), a.device(), a.dtype());
-    const Tensor dense = a.contiguous();
+    Tensor vh_columns = empty(with_matrix(front, n, k), a.device(), a.dtype());
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(
-          info.name,
-          kernels::cpu::svd(on, ptr<const T>(dense), ptr<T>(u_), ptr<T>(s_), ptr<T>(vh_), batch_of(a.shape()), m, n),
-          "has no singular values that could be found; is it finite?");
+      check_all(info.name,
+                linalg<T>(on).svd(on, ptr<const T>(columns), ptr<T>(u_columns), ptr<T>(s_), ptr<T>(vh_columns),
+                                  batch_of(a.shape()), m, n),
+                "has no singular values that could be found; is it finite?");
     });
+    const Tensor u_ = by_columns(u_columns), vh_ = by_columns(vh_columns);
     u = u_;
     s = s_;
     vh = vh_;
@@ -258,7 +328,9 @@ struct SvdOp {
 };
 
 #if LEVIN_EIGEN
-LEVIN_OP_TABLE(Solve)
+LEVIN_OP_TABLE(LuFactor)
+LEVIN_OP_TABLE(LuSolve)
+LEVIN_OP_TABLE(SolveTriangular)
 LEVIN_OP_TABLE(Det)
 LEVIN_OP_TABLE(LogDet)
 LEVIN_OP_TABLE(Cholesky)
@@ -279,14 +351,32 @@ Tensor solve(const Tensor& a, const Tensor& b) {
   if (right.rank() < 2 || right.size(-2) != a.size(-1))
     fail<ShapeError>(op, ": a has shape ", a.shape(), " and b ", b.shape(), ", expected [..., n, n] and [..., n, k]");
   const Shape front = broadcast_shapes(op, front_of(a.shape()), front_of(right.shape()));
-  const Tensor x = apply(Solve{}, expand(a, with_matrix(front, a.size(-2), a.size(-1))),
-                         expand(right, with_matrix(front, right.size(-2), right.size(-1))));
+  const Tensor x = solve_by_lu(a, expand(right, with_matrix(front, right.size(-2), right.size(-1))));
   return are_vectors ? squeeze(x, {-1}) : x;
 }
 
 Tensor inv(const Tensor& a) {
   check_square("inv", a);
-  return apply(Solve{}, a, expand(eye_of(a), a.shape()));
+  return solve_by_lu(a, expand(eye_of(a), a.shape()));
+}
+
+Tensor solve_triangular(const Tensor& a, const Tensor& b, Triangular options) {
+  constexpr const char* op = "solve_triangular";
+  check_square(op, a);
+  check_matrix(op, b);
+  check_same_dtype(op, a, b);
+  check_same_device(op, a, b);
+  if (b.size(options.left ? -2 : -1) != a.size(-1)) {
+    fail<ShapeError>(op, ": a has shape ", a.shape(), " and b ", b.shape(), ", expected [..., n, n] and ",
+                     options.left ? "[..., n, k]" : "[..., k, n]");
+  }
+  const Shape front = broadcast_shapes(op, front_of(a.shape()), front_of(b.shape()));
+  const Tensor left = expand(a, with_matrix(front, a.size(-2), a.size(-1))),
+               right = expand(b, with_matrix(front, b.size(-2), b.size(-1)));
+  // x a = b is a^T x^T = b^T.
+  const TriangularForm form{.upper = options.upper, .unit = options.unitriangular, .transposed = !options.left};
+  return options.left ? apply(SolveTriangular{form}, left, right)
+                      : turned(apply(SolveTriangular{form}, left, turned(right)));
 }
 
 Tensor det(const Tensor& a) {

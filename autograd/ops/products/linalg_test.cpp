@@ -103,8 +103,12 @@ const std::vector<Shape> kSquares{{1, 1}, {3, 3}, {2, 4, 4}, {0, 3, 3}, {0, 0}, 
 }  // namespace
 
 LEVIN_OP_CASE(linalg_solve) {
-  OpCase c{
-      .ops = {"solve"}, .dtypes = kDTypes, .ulps = 64, .sums = 10, .layout_changes_sums = true, .on_cpu_alone = true};
+  OpCase c{.ops = {"solve", "lu_factor"},
+           .dtypes = kDTypes,
+           .ulps = 64,
+           .sums = 10,
+           .layout_changes_sums = true,
+           .on_cpu_alone = true};
   struct Pair {
     Shape a, x, b;  // x: of the result
   };
@@ -159,9 +163,67 @@ LEVIN_OP_CASE(linalg_solve) {
   return c;
 }
 
+LEVIN_OP_CASE(linalg_solve_triangular) {
+  OpCase c{.ops = {"solve_triangular"},
+           .dtypes = kDTypes,
+           .ulps = 64,
+           .sums = 30,
+           .layout_changes_sums = true,
+           .on_cpu_alone = true};
+  const auto triangle = [](const Tensor& a, Triangular options) {
+    const std::int64_t skipped = options.unitriangular ? 1 : 0;
+    const Tensor part = options.upper ? triu(a, skipped) : tril(a, -skipped);
+    return options.unitriangular ? part + eye_like(a) : part;
+  };
+  struct Pair {
+    Shape a, b;
+  };
+  for (const bool upper : {false, true}) {
+    for (const bool left : {true, false}) {
+      for (const bool unitriangular : {false, true}) {
+        const Triangular options{upper, left, unitriangular};
+        for (const Pair& s : {Pair{{3, 3}, {3, 3}}, {{2, 1, 2, 2}, {3, 2, 2}}, {{0, 2, 2}, {2, 2}}}) {
+          c.samples.push_back(
+              {.inputs = {real(s.a, -1, 1), real(s.b)},
+               .call =
+                   [=](const Tensors& in) { return Tensors{linalg::solve_triangular(regular(in[0]), in[1], options)}; },
+               .reference =
+                   [=](const Tensors& in) {
+                     const Tensor a = triangle(regular(in[0]), options);
+                     return Tensors{left ? matmul(inv(a), in[1]) : matmul(in[1], inv(a))};
+                   }});
+        }
+      }
+    }
+  }
+  const Pair one_column{{2, 4, 4}, {2, 4, 1}}, one_row{{4, 4}, {1, 4}}, none{{0, 0}, {0, 2}};
+  for (const auto& [s, left] : {std::pair{one_column, true}, {one_row, false}, {none, true}}) {
+    c.samples.push_back({.inputs = {real(s.a, -1, 1), real(s.b)},
+                         .call =
+                             [left](const Tensors& in) {
+                               const Triangular options{.upper = true, .left = left};
+                               return Tensors{linalg::solve_triangular(regular(in[0]), in[1], options)};
+                             },
+                         .reference =
+                             [left](const Tensors& in) {
+                               const Tensor a = inv(triu(regular(in[0])));
+                               return Tensors{left ? matmul(a, in[1]) : matmul(in[1], a)};
+                             }});
+  }
+  add_square_errors(c, "solve_triangular",
+                    [](const Tensor& a) { (void)linalg::solve_triangular(a, a, {.upper = true}); });
+  c.errors.push_back(
+      {"b",
+       [] {
+         (void)linalg::solve_triangular(zeros({3, 3}, cpu), zeros({3, 2}, cpu), {.upper = true, .left = false});
+       },
+       throws<ShapeError>, "solve_triangular: a has shape [3, 3] and b [3, 2], expected [..., n, n] and [..., k, n]"});
+  return c;
+}
+
 LEVIN_OP_CASE(linalg_inv) {
   OpCase c = factors(
-      {"solve"},
+      {"solve", "lu_factor"},
       [](const Tensor& x) {
         return Tensors{matmul(inv(regular(x)), regular(x)), inv(regular(x))};
       },
@@ -299,6 +361,32 @@ TEST_CASE("factors of known matrices, and determinants of singular ones with the
   backward(det(none));
   CHECK(close(a.grad(), matrix({4, -2, -2, 1}, {2, 2})));
   CHECK(close(none.grad(), zeros({3, 3}, cpu, DType::f64)));
+}
+
+TEST_CASE("a triangle with a 0 on its diagonal gives infinities") {
+  const Tensor x = linalg::solve_triangular(matrix({1, 0, 5, 0}, {2, 2}), matrix({1, 9}, {2, 1}), {.upper = false});
+  CHECK(x.to_vector<double>() == Values{1, kInf});
+}
+
+TEST_CASE("large matrices are factorised and solved to the precision of their dtype") {
+  for (const DType dtype : kDTypes) {
+    const double near = dtype == DType::f32 ? 2e-5 : 1e-13;
+    Generator generator(1);
+    const Tensor a = randn({150, 150}, generator, cpu, dtype), b = randn({150, 33}, generator, cpu, dtype);
+    const auto close = [&](const Tensor& x, const Tensor& y) {
+      return amax(abs(x - y)).item() <= near * amax(abs(y)).item() * 20;
+    };
+    CHECK(close(matmul(a, linalg::solve(a, b)), b));
+    const Tensor positive = matmul(a, turned(a)) + 150 * eye_like(a), l = cholesky(positive);
+    CHECK(close(matmul(l, turned(l)), positive));
+    CHECK(close(matmul(l, linalg::solve_triangular(l, b, {.upper = false})), b));
+    const Qr f = qr(a);
+    CHECK(close(matmul(f.q, f.r), a));
+    const Eigh w = eigh(positive);
+    CHECK(close(matmul(w.eigenvectors * unsqueeze(w.eigenvalues, -2), turned(w.eigenvectors)), positive));
+    const Svd s = svd(a);
+    CHECK(close(matmul(s.u * unsqueeze(s.s, -2), s.vh), a));
+  }
 }
 
 TEST_CASE("the gradient of singular values alone is finite where values are equal") {
