@@ -402,18 +402,40 @@ void avg_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis
   }
 }
 
+// average_of_window of P planes: their sums do not wait for each other.
+inline constexpr int kPlanesTogether = 8;
+template <class T, int P = kPlanesTogether>
+void averages_of_planes(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i, std::int64_t j, T* y) {
+  const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j), in_size = h.in * w.in, out_size = h.out * w.out;
+  Accum<T> sums[P] = {};
+  for (std::int64_t r = h.begin(i); r < r1; ++r) {
+    for (std::int64_t c = c0; c < c1; ++c) {
+      for (int p = 0; p < P; ++p) sums[p] += Accum<T>(in[p * in_size + r * w.in + c]);
+    }
+  }
+  const auto divisor = as_divisor<Accum<T>>(h.count(i) * w.count(j));
+  for (int p = 0; p < P; ++p) y[p * out_size] = T(sums[p] / divisor);
+}
+
 template <class T>
 void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
   using A = Accum<T>;
-  const std::int64_t size = h.out * w.out;
-  on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    if (!PaddedPlane<T>::suits(w)) {
-      for (std::int64_t p = first; p < last; ++p) {
+  const std::int64_t size = h.out * w.out, grain = planes_at_once(h, w);
+  if (!PaddedPlane<T>::suits(w)) {
+    const std::int64_t together = (grain + kPlanesTogether - 1) / kPlanesTogether * kPlanesTogether;
+    return on.parallel_for(planes, together, [&](std::int64_t first, std::int64_t last) {
+      std::int64_t p = first;
+      for (; p + kPlanesTogether <= last; p += kPlanesTogether) {
+        const T* const in = x + p * h.in * w.in;
+        for (std::int64_t o = 0; o < size; ++o) averages_of_planes(in, h, w, o / w.out, o % w.out, y + p * size + o);
+      }
+      for (; p < last; ++p) {
         const T* const in = x + p * h.in * w.in;
         for (std::int64_t o = 0; o < size; ++o) y[p * size + o] = average_of_window(in, h, w, o / w.out, o % w.out);
       }
-      return;
-    }
+    });
+  }
+  on.parallel_for(planes, grain, [&](std::int64_t first, std::int64_t last) {
     PaddedPlane<T> plane(h, w, A(0));
     Divisors<A> divisors(w, PaddedPlane<T>::windows_of(w));
     with_windows<T>(w, [&]<int S, int L>() {

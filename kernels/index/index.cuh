@@ -17,7 +17,7 @@
 //   cpu::copy_rows_onto(on, const U* x, index, const U* src, U* y, outer, dim, m, inner)
 //   scatter_onto, scatter_add_onto(on, w, row, const T* x, T* y, index, src)
 //     the same after y = x, on the CPU: w has runs, each of a row of y of `row` elements; row > 0
-//   scatter_onto_one(on, w, row, U all, U* y, index, src)             scatter_onto of an x whose elements all are `all`
+//   scatter_onto_one, scatter_add_onto_one(on, w, row, T all, T* y, index, src)   of an x whose elements all are `all`
 //     On the CPU all of these check the indices themselves: false where one is not in [0, bound), and y is unfinished.
 //   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
 //   bincount(on, index, int64_t* y, n, bins)                          y[index[i]] += 1
@@ -448,21 +448,34 @@ template <class U>
   return each_index_onto(on, w, row, x, y, index, src, [](U& to, U from) { to = from; });
 }
 
-template <class U>
-[[nodiscard]] bool scatter_onto_one(const Cpu& on, const IndexWalk& w, int64_t row, U all, U* y, const int64_t* index,
-                                    const U* src) {
-  constexpr int64_t kFilled = 32 / sizeof(U);  // elements in the time of an index
+// each_index_onto of an x whose elements all are `all`.
+template <class T, class F>
+[[nodiscard]] bool each_index_onto_one(const Cpu& on, const IndexWalk& w, int64_t row, T all, T* y,
+                                       const int64_t* index, const T* src, const F& body) {
+  constexpr int64_t kFilled = 32 / sizeof(T);  // elements in the time of an index
   return each_run(
       on, w, row, index,
       [&](const int64_t* run, const IndexWalk::Place& p) {
         // memset does not read the memory before it writes.
-        if (all == U(0))
-          std::memset(y + p.b, 0, static_cast<size_t>(row) * sizeof(U));
+        if (kernels::bit_cast<Bits<T>>(all) == 0)
+          std::memset(y + p.b, 0, static_cast<size_t>(row) * sizeof(T));
         else
           std::fill(y + p.b, y + p.b + row, all);
-        each_in_run(w, run, [to = y + p.b, from = src + p.c](int64_t b, int64_t c) { to[b] = from[c]; });
+        each_in_run(w, run, [&, to = y + p.b, from = src + p.c](int64_t b, int64_t c) { body(to[b], from[c]); });
       },
       row / kFilled);
+}
+
+template <class U>
+[[nodiscard]] bool scatter_onto_one(const Cpu& on, const IndexWalk& w, int64_t row, U all, U* y, const int64_t* index,
+                                    const U* src) {
+  return each_index_onto_one(on, w, row, all, y, index, src, [](U& to, U from) { to = from; });
+}
+
+template <class T>
+[[nodiscard]] bool scatter_add_onto_one(const Cpu& on, const IndexWalk& w, int64_t row, T all, T* y,
+                                        const int64_t* index, const T* src) {
+  return each_index_onto_one(on, w, row, all, y, index, src, [](T& to, T from) { to = wrapping_sum(to, from); });
 }
 
 // y[w.b + index * w.step] = the larger (smaller) of it and src[w.c]; NaN wins.

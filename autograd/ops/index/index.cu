@@ -211,7 +211,7 @@ struct Gather {
     return y;
   }
   Grads<2> backward(const Tensor& gy, Need<2>) {
-    return {scatter_add(zeros(in, gy.device(), gy.dtype()), dim, index.get(), gy)};
+    return {scatter_add(expand(zeros(Shape{}, gy.device(), gy.dtype()), in), dim, index.get(), gy)};
   }
 };
 LEVIN_OP_TABLE(Gather)
@@ -376,6 +376,8 @@ struct ScatterAdd {
                        const Tensor sums = cast(x, DType::f32).contiguous();
                        is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<float>(sums), i, from);
                        y = cast(sums, dtype_of<T>);
+                     } else if (has_rows(walk, x, dim, at) && repeats_one(x, dim)) {
+                       is_inside = kernels::cpu::scatter_add_onto_one(on, walk, n, *ptr<const T>(x), ptr<T>(y), i, from);
                      } else if (goes_by_rows(walk, x, dim, at)) {
                        is_inside = kernels::cpu::scatter_add_onto(on, walk, n, ptr<const T>(x), ptr<T>(y), i, from);
                      } else {
