@@ -39,6 +39,7 @@
 #include "kernels/index/add_rows.cuh"
 #include "kernels/index/bounds.cuh"
 #include "kernels/index/group.cuh"
+#include "kernels/lib/scratch.h"
 #include "levin/dtype.h"
 #include "levin/shape.h"
 
@@ -510,8 +511,23 @@ inline void one_hot(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int
   for (int64_t i = 0; i < n; ++i) y[i * classes + index[i]] = 1;
 }
 
-inline void bincount(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int64_t) {
-  for (int64_t i = 0; i < n; ++i) ++y[index[i]];
+// Tasks count for themselves where that is little beside their indices.
+inline void bincount(const Cpu& on, const int64_t* index, int64_t* y, int64_t n, int64_t bins) {
+  const int64_t tasks = std::min<int64_t>(num_threads(), n / std::max(2 * kIndexTask, 4 * bins));
+  const auto count = [=](int64_t task, int64_t* to) {
+    for (int64_t i = task * n / tasks; i < (task + 1) * n / tasks; ++i) ++to[index[i]];
+  };
+  if (tasks < 2) {
+    for (int64_t i = 0; i < n; ++i) ++y[index[i]];
+    return;
+  }
+  const lib::Scratch memory(static_cast<size_t>((tasks - 1) * bins) * sizeof(int64_t));
+  auto* const more = memory.as<int64_t>();
+  std::memset(more, 0, static_cast<size_t>((tasks - 1) * bins) * sizeof(int64_t));
+  on.parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) count(t, t == 0 ? y : more + (t - 1) * bins);
+  });
+  for (int64_t i = 0; i < (tasks - 1) * bins; ++i) y[i % bins] += more[i];
 }
 
 }  // namespace cpu

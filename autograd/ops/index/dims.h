@@ -97,7 +97,10 @@ inline void check_has_values(const char* op, const Tensor& x) {
 // The gradient of values that were taken from a tensor of shape `in` along `dim`: each value returns to its source.
 // indices has gy's shape.
 [[nodiscard]] inline Tensor put_back(const Tensor& gy, const Shape& in, int dim, const Tensor& indices) {
-  return scatter_add(zeros(in, gy.device(), gy.dtype()), dim, indices, gy);
+  return scatter_add(expand(zeros(Shape{}, gy.device(), gy.dtype()), in), dim, indices, gy);
 }
+
+// How often each number below `bins` stands in an i64 index, whose numbers have been checked: i64 [bins].
+[[nodiscard]] Tensor counts_of(const Tensor& index, std::int64_t bins);
 
 }  // namespace levin

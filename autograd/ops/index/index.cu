@@ -210,9 +210,7 @@ struct Gather {
                         }});
     return y;
   }
-  Grads<2> backward(const Tensor& gy, Need<2>) {
-    return {scatter_add(expand(zeros(Shape{}, gy.device(), gy.dtype()), in), dim, index.get(), gy)};
-  }
+  Grads<2> backward(const Tensor& gy, Need<2>) { return {put_back(gy, in, dim, index.get())}; }
 };
 LEVIN_OP_TABLE(Gather)
 
@@ -366,45 +364,45 @@ struct ScatterAdd {
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
     const std::int64_t n = AlongDim(x.shape(), dim).n;
-    dispatch(
-        info, x, kNumbers,
-        overloaded{[&]<class T>(const Cpu& on, T) {
-                     const auto* const i = ptr<const std::int64_t>(at);
-                     const auto* const from = ptr<const T>(src);
-                     bool is_inside = false;
-                     if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
-                       const Tensor sums = cast(x, DType::f32).contiguous();
-                       is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<float>(sums), i, from);
-                       y = cast(sums, dtype_of<T>);
-                     } else if (has_rows(walk, x, dim, at) && repeats_one(x, dim)) {
-                       is_inside = kernels::cpu::scatter_add_onto_one(on, walk, n, *ptr<const T>(x), ptr<T>(y), i, from);
-                     } else if (goes_by_rows(walk, x, dim, at)) {
-                       is_inside = kernels::cpu::scatter_add_onto(on, walk, n, ptr<const T>(x), ptr<T>(y), i, from);
-                     } else {
-                       copy_(y, x);
-                       is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<T>(y), i, from);
-                     }
-                     if (!is_inside) fail_outside(info.name, index_, dim, x.shape());
-                   },
-                   [&]<class T>(const Gpu& on, T) {
-                     const Tensor add = front(src, at.shape()).contiguous();
-                     const IndexRange range(on, info.name, n);
-                     if (const std::optional<LineTiles> lines = line_tiles(x, dim, at)) {
-                       const Tensor dense = x.contiguous();
-                       kernels::gpu::add_lines<T>(on, range, *lines, ptr<const T>(dense), ptr<const std::int64_t>(at),
-                                                  ptr<const T>(add), ptr<T>(y));
-                       return;
-                     }
+    dispatch(info, x, kNumbers,
+             overloaded{
+                 [&]<class T>(const Cpu& on, T) {
+                   const auto* const i = ptr<const std::int64_t>(at);
+                   const auto* const from = ptr<const T>(src);
+                   bool is_inside = false;
+                   if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
+                     const Tensor sums = cast(x, DType::f32).contiguous();
+                     is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<float>(sums), i, from);
+                     y = cast(sums, dtype_of<T>);
+                   } else if (has_rows(walk, x, dim, at) && repeats_one(x, dim)) {
+                     is_inside = kernels::cpu::scatter_add_onto_one(on, walk, n, *ptr<const T>(x), ptr<T>(y), i, from);
+                   } else if (goes_by_rows(walk, x, dim, at)) {
+                     is_inside = kernels::cpu::scatter_add_onto(on, walk, n, ptr<const T>(x), ptr<T>(y), i, from);
+                   } else {
                      copy_(y, x);
-                     const Tensor partial = scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
-                     const ElementKey key{range, IndexSteps(at.shape(), dim, y.strides(), add.strides()),
-                                          ptr<const std::int64_t>(at), y.numel()};
-                     with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
-                                 [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {
-                                   kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y), y.numel(),
-                                                                    scratch_ptr<IndexSum<T>>(partial));
-                                 });
-                   }});
+                     is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<T>(y), i, from);
+                   }
+                   if (!is_inside) fail_outside(info.name, index_, dim, x.shape());
+                 },
+                 [&]<class T>(const Gpu& on, T) {
+                   const Tensor add = front(src, at.shape()).contiguous();
+                   const IndexRange range(on, info.name, n);
+                   if (const std::optional<LineTiles> lines = line_tiles(x, dim, at)) {
+                     const Tensor dense = x.contiguous();
+                     kernels::gpu::add_lines<T>(on, range, *lines, ptr<const T>(dense), ptr<const std::int64_t>(at),
+                                                ptr<const T>(add), ptr<T>(y));
+                     return;
+                   }
+                   copy_(y, x);
+                   const Tensor partial = scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
+                   const ElementKey key{range, IndexSteps(at.shape(), dim, y.strides(), add.strides()),
+                                        ptr<const std::int64_t>(at), y.numel()};
+                   with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
+                               [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {
+                                 kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y), y.numel(),
+                                                                  scratch_ptr<IndexSum<T>>(partial));
+                               });
+                 }});
     return y;
   }
   Grads<3> backward(const Tensor& gy, Need<3> need) {
@@ -480,6 +478,12 @@ struct BinCount {
   }
 };
 LEVIN_OP_TABLE(BinCount)
+
+}  // namespace
+
+Tensor counts_of(const Tensor& index, std::int64_t bins) { return apply(BinCount{bins}, index); }
+
+namespace {
 
 // Checks index and src against x, for the ops on single elements. src may be undefined.
 int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src = {}) {
@@ -626,7 +630,7 @@ Tensor bincount(const Tensor& index, std::int64_t minlength) {
   detail::refuse_while_capturing("bincount", index.device());
   check_indices("bincount", index, kMaxDim, "the largest possible result");
   const std::int64_t top = index.numel() == 0 ? -1 : amax(index).item<std::int64_t>();
-  return apply(BinCount{std::max(minlength, top + 1)}, index);
+  return counts_of(index, std::max(minlength, top + 1));
 }
 
 }  // namespace levin

@@ -1,4 +1,6 @@
 // Categories drawn by their weights.
+#include <array>
+#include <atomic>
 #include <cmath>
 
 #include "autograd/autocast.h"
@@ -36,12 +38,35 @@ struct Shares {
 };
 LEVIN_OP_TABLE(Shares)
 
+// Whether n weights are numbers from which `at_once` can be drawn. Four sums do not wait for each other.
+bool may_draw(const double* w, std::int64_t n, std::int64_t at_once) {
+  constexpr std::int64_t kSums = 4;
+  std::array<double, kSums> total{};
+  std::array<std::int64_t, kSums> positive{}, bad{};
+  for (std::int64_t k = 0; k < n; ++k) {
+    const auto lane = static_cast<std::size_t>(k % kSums);
+    total[lane] += w[k];
+    positive[lane] += w[k] > 0;
+    bad[lane] += !(w[k] >= 0);
+  }
+  return bad[0] + bad[1] + bad[2] + bad[3] == 0 && positive[0] + positive[1] + positive[2] + positive[3] >= at_once &&
+         std::isfinite(total[0] + total[1] + total[2] + total[3]);
+}
+
 // The CPU looks at the values before a number is drawn.
 void check_weights(const Tensor& weights, std::int64_t at_once) {
   constexpr const char* op = "multinomial";
-  const std::int64_t m = weights.size(-1);
+  const std::int64_t m = weights.size(-1), rows = weights.numel() / m;
   const Tensor dense = weights.contiguous();
   const double* w = dense.data<double>();
+  std::atomic<bool> all_may{true};
+  constexpr std::int64_t kTask = 16 * 1024;
+  Cpu{}.parallel_for(rows, std::max<std::int64_t>(1, kTask / m), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      if (!may_draw(w + row * m, m, at_once)) all_may.store(false, std::memory_order_relaxed);
+    }
+  });
+  if (all_may) return;
   for (std::int64_t row = 0; row < weights.numel() / m; ++row) {
     std::int64_t positive = 0;
     double total = 0;

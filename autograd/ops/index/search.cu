@@ -120,9 +120,7 @@ Tensor histc(const Tensor& x, std::int64_t bins, double low, double high) {
   const Tensor is_inside = logical_and(ge(all, from), le(all, to));
   const Tensor share = floor((all - from) / (to - from) * static_cast<double>(bins));
   const Tensor bin = clamp(share, 0, bins - 1).to(DType::i64);
-  const Tensor counts =
-      index_add(zeros({bins + 1}, device, DType::i64), 0, masked_fill(bin, logical_not(is_inside), bins),
-                ones({all.numel()}, device, DType::i64));
+  const Tensor counts = counts_of(masked_fill(bin, logical_not(is_inside), bins), bins + 1);
   return narrow(counts, 0, 0, bins).to(x.dtype());
 }
 

@@ -25,11 +25,9 @@ struct FloorDivide {
   LEVIN_HD T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
       if (is_zero_divisor(b, faults, op)) return T(0);
-      if constexpr (std::is_signed_v<T>) {
-        if (b == T(-1)) return wrapping(T(0), a, [](auto z, auto y) { return static_cast<decltype(y)>(z - y); });
-      }
-      const T q = static_cast<T>(a / b), r = static_cast<T>(a % b);
-      return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(q - 1) : q;
+      const T divisor = safe_divisor(b), q = static_cast<T>(a / divisor), r = static_cast<T>(a % divisor);
+      const T negated = wrapping(T(0), a, [](auto z, auto y) { return static_cast<decltype(y)>(z - y); });
+      return divisor != b ? negated : static_cast<T>(q - T(is_rounded_up(r, divisor)));
     } else {
       const T r = std::fmod(a, b);
       const T q = (a - r) / b - (r != T(0) && (r < T(0)) != (b < T(0)) ? T(1) : T(0));
@@ -55,10 +53,7 @@ struct Fmod {
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      if constexpr (std::is_signed_v<T>) {
-        if (b == T(-1)) return T(0);  // the one quotient that overflows
-      }
-      return is_zero_divisor(b, faults, op) ? T(0) : static_cast<T>(a % b);
+      return is_zero_divisor(b, faults, op) ? T(0) : static_cast<T>(a % safe_divisor(b));
     } else {
       return std::fmod(a, b);
     }

@@ -116,12 +116,9 @@ struct Remainder {
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      if constexpr (std::is_signed_v<T>) {
-        if (b == T(-1)) return T(0);  // the one quotient that overflows
-      }
       if (is_zero_divisor(b, faults, op)) return T(0);
-      const T r = static_cast<T>(a % b);
-      return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
+      const T divisor = safe_divisor(b), r = static_cast<T>(a % divisor);
+      return static_cast<T>(r + (is_rounded_up(r, divisor) ? divisor : T(0)));
     } else {
       return with_sign_of_divisor(std::fmod(a, b), b);
     }
