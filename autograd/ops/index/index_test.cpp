@@ -373,7 +373,25 @@ TEST_CASE("an index without elements scatters nothing, and src has the gradient 
   }
 }
 
-TEST_CASE("scatter onto one repeated element gives what it gives onto a full tensor, at every length of a row") {
+TEST_CASE("counts of a long index are those of its parts, whatever the number of threads") {
+  Generator generator(3);
+  const std::int64_t n = 400'000;
+  const Tensor index = randint(0, 67, {n}, generator, cpu);
+  Tensor parts = zeros({67}, cpu, DType::i64);
+  for (std::int64_t from = 0; from < n; from += 1000) parts = parts + bincount(narrow(index, 0, from, 1000), 67);
+  const int before = num_threads();
+  for (const int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    CHECK(equal(bincount(index, 67), parts));
+    // As many numbers as fit an index of their own are counted by one thread.
+    CHECK(equal(narrow(bincount(index, n), 0, 0, 67), parts));
+  }
+  set_num_threads(before);
+}
+
+TEST_CASE(
+    "scatter and scatter_add onto one repeated element give what they give onto a full tensor, at every length of a "
+    "row") {
   for (const std::int64_t row : {std::int64_t{1}, std::int64_t{7}, std::int64_t{4096}, (std::int64_t{1} << 17) + 1}) {
     const std::int64_t picks = (row + 7) / 8;
     const Tensor places = reshape(arange(0, 6 * picks, 1, cpu) * 7919, {3, 2, picks}),
@@ -384,6 +402,8 @@ TEST_CASE("scatter onto one repeated element gives what it gives onto a full ten
         const Tensor one = full({1, 1, 1}, value, cpu, dtype), from = src.to(dtype);
         CHECK(equal(scatter(expand(one, {3, 2, row}), 2, index, from),
                     scatter(full({3, 2, row}, value, cpu, dtype), 2, index, from)));
+        CHECK(equal(scatter_add(expand(one, {3, 2, row}), 2, index, from),
+                    scatter_add(full({3, 2, row}, value, cpu, dtype), 2, index, from)));
       }
     }
     CHECK_THROWS_AS((void)scatter(expand(zeros({1, 1, 1}, cpu), {3, 2, row}), 2, full({3, 2, 1}, row, cpu, DType::i64),

@@ -243,12 +243,15 @@ TEST_CASE("integers wrap around instead of being undefined") {
   CHECK((tensor({std::uint8_t{250}}, cpu) + tensor({std::uint8_t{10}}, cpu)).item<int>() == 4);
 }
 
-TEST_CASE("the remainder of bytes by 255 is what is below 255") {
+TEST_CASE("the remainder of bytes by 255 is what is below 255, and the least number can be divided by -1") {
   const Tensor x = tensor({std::uint8_t{1}, std::uint8_t{7}, std::uint8_t{254}, std::uint8_t{255}}, cpu);
   const std::vector<std::uint8_t> want{1, 7, 254, 0};
   CHECK(remainder(x, full({4}, 255, cpu, DType::u8)).to_vector<std::uint8_t>() == want);
   const auto least = std::numeric_limits<std::int64_t>::min();
-  CHECK(remainder(full({1}, least, cpu, DType::i64), full({1}, -1, cpu, DType::i64)).item<std::int64_t>() == 0);
+  const Tensor lowest = full({1}, least, cpu, DType::i64), minus_one = full({1}, -1, cpu, DType::i64);
+  CHECK(remainder(lowest, minus_one).item<std::int64_t>() == 0);
+  CHECK(fmod(lowest, minus_one).item<std::int64_t>() == 0);
+  CHECK(floor_divide(lowest, minus_one).item<std::int64_t>() == least);  // wraps around
 }
 
 TEST_CASE("a row that repeats gives every row what it gives alone, also where it is a row of what changes") {

@@ -216,6 +216,19 @@ LEVIN_OP_CASE(max_pool2d_gather) {
   return c;
 }
 
+TEST_CASE("averages of many planes are those of each plane, to the bit") {
+  Generator generator(5);
+  const Tensor x = randn({1, 21, 9, 7}, generator, cpu);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const std::array<std::int64_t, 2> size : {std::array<std::int64_t, 2>{1, 1}, {4, 3}}) {
+      const Tensor all = adaptive_avg_pool2d(x.to(dtype), size);
+      Tensors each;
+      for (std::int64_t c = 0; c < 21; ++c) each.push_back(adaptive_avg_pool2d(narrow(x.to(dtype), 1, c, 1), size));
+      CHECK(equal(all, cat(each, 1)));
+    }
+  }
+}
+
 TEST_CASE("max pooling keeps the first of equal values, and a NaN") {
   Tensor x = tensor({1.0, 1.0, 1.0, 1.0}, cpu);
   Tensor image = reshape(x, {1, 1, 2, 2}).detach();
