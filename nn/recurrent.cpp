@@ -43,9 +43,8 @@ RecurrentOptions checked(const char* layer, const RecurrentOptions& o) {
 
 // gates_x, gates_h: [N, 4 hidden], bias included.
 LSTMState lstm_step(const Tensor& gates_x, const Tensor& gates_h, const Tensor& c) {
-  const Tensors g = chunk(gates_x + gates_h, 4, 1);
-  Tensor next = sigmoid(g[1]) * c + sigmoid(g[0]) * tanh(g[2]);
-  return {sigmoid(g[3]) * tanh(next), next};
+  auto [h, next] = lstm_cell(gates_x + gates_h, c);
+  return {h, next};
 }
 
 // gates_x, gates_h: [N, 3 hidden]; the gate r acts on the recurrent part of n alone.

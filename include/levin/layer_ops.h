@@ -416,4 +416,13 @@ struct RotaryTable {
 [[nodiscard]] LEVIN_API Tensor apply_rotary(const Tensor& x, const RotaryTable& table,
                                             RotaryPairs pairs = RotaryPairs::halves);
 
+// One step of an LSTM's state from its gates [..., 4 hidden], sums of products and biases that stand in PyTorch's order
+// i, f, g, o, and its state c [..., hidden]:
+//   c' = sigmoid(f) c + sigmoid(i) tanh(g),   h = sigmoid(o) tanh(c').
+// nn::LSTM and nn::LSTMCell call it. Throws ShapeError. Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
+struct LstmCellState {
+  Tensor h, c;
+};
+[[nodiscard]] LEVIN_API LstmCellState lstm_cell(const Tensor& gates, const Tensor& c);
+
 }  // namespace levin

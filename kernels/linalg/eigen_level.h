@@ -125,7 +125,8 @@ struct ByEigen final : Linalg<T> {
       Columns<T> vectors(q + i * m * k, m, k);
       vectors.setIdentity();
       Eigen::Matrix<T, Eigen::Dynamic, 1> room(k);
-      qr.householderQ().applyThisOnTheLeft(vectors, room, true);  // true: to the identity, of which a part changes
+      // m == k: to the whole identity, of which each reflection changes a part.
+      qr.householderQ().applyThisOnTheLeft(vectors, room, m == k);
       Columns<T>(r + i * k * n, k, n) = own.topRows(k).template triangularView<Eigen::Upper>();
       return true;
     });

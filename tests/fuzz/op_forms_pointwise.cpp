@@ -124,9 +124,13 @@ constexpr Form kForms[] = {
        const Tensor low = c.one_in(4) ? Tensor() : p.matching(x);
        return Tensors{clamp(x, low, c.one_in(4) ? Tensor() : p.matching(x))};
      }},
-    {"celu, hardtanh, prelu and glu",
+    {"celu, hardtanh, prelu, glu and lstm_cell",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
+       if (c.one_in(5)) {
+         const LstmCellState y = lstm_cell(x, p.matching(x));
+         return Tensors{y.h, y.c};
+       }
        if (c.one_in(4)) return Tensors{celu(x, c.real())};
        if (c.one_in(3)) return Tensors{prelu(x, p.any())};
        if (c.one_in(2)) return Tensors{glu(x, c.integer())};

@@ -187,6 +187,20 @@ op("celu", FLOATS, lambda m, t: ([m.normal(m.shape(), t, 2)], {"alpha": m.pick([
    lambda x, a: F.celu(x[0], a["alpha"]))
 op("hardtanh", FLOATS, lambda m, t: ([m.normal(m.shape(), t, 2)], {"low": m.pick([-2, -.5]), "high": m.pick([.5, 2])}),
    lambda x, a: F.hardtanh(x[0], a["low"], a["high"]))
+
+
+def lstm_step(x, a):
+    i, f, g, o = x[0].chunk(4, -1)
+    c = f.sigmoid() * x[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def lstm_case(m, t):
+    shape = m.shape(1, 3)
+    return [m.normal(shape[:-1] + [4 * shape[-1]], t, 2), m.normal(shape, t)], {}
+
+
+op("lstm_cell", FLOATS, lstm_case, lstm_step)
 op("glu", FLOATS, lambda m, t: ([m.normal(m.shape(0, 3) + [2 * m.int(1, 3)], t)], {}), lambda x, a: F.glu(x[0], -1))
 
 

@@ -210,6 +210,11 @@ const std::map<std::string, Op>& ops() {
       UNARY(abs), UNARY(sign), UNARY(bitwise_not),
       ONE("celu", celu(x[0], a.number("alpha", 1))),
       ONE("hardtanh", hardtanh(x[0], a.number("low", -1), a.number("high", 1))),
+      {"lstm_cell",
+       [](const In& x, const Arguments&) -> Tensors {
+         const LstmCellState y = lstm_cell(x[0], x[1]);
+         return {y.h, y.c};
+       }},
       ONE("glu", glu(x[0], a.integer("dim", -1))), BINARY(prelu),
       BINARY(floor_divide), BINARY(fmod), BINARY(remainder), BINARY(pow), BINARY(maximum), BINARY(minimum),
       BINARY(bitwise_and), BINARY(bitwise_or), BINARY(bitwise_xor), BINARY(bitwise_left_shift),

@@ -154,9 +154,9 @@ struct Det {
   Tensor forward(const Tensor& a_) {
     a = a_;
     Tensor out = empty(front_of(a_.shape()), a_.device(), a_.dtype());
-    const Tensor dense = a_.contiguous();
+    const Tensor columns = by_columns(a_);
     dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).determinant(on, ptr<const T>(dense), nullptr, nullptr, ptr<T>(out), batch_of(a_.shape()),
+      linalg<T>(on).determinant(on, ptr<const T>(columns), nullptr, nullptr, ptr<T>(out), batch_of(a_.shape()),
                                 a_.size(-1));
     });
     y = out;
@@ -182,9 +182,9 @@ struct LogDet {
   std::array<Tensor, 2> forward(const Tensor& a_) {
     a = a_;
     Tensor sign = empty(front_of(a_.shape()), a_.device(), a_.dtype()), logs = empty_like(sign);
-    const Tensor dense = a_.contiguous();
+    const Tensor columns = by_columns(a_);
     dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).determinant(on, ptr<const T>(dense), ptr<T>(sign), ptr<T>(logs), nullptr, batch_of(a_.shape()),
+      linalg<T>(on).determinant(on, ptr<const T>(columns), ptr<T>(sign), ptr<T>(logs), nullptr, batch_of(a_.shape()),
                                 a_.size(-1));
     });
     return {sign, logs};

@@ -182,7 +182,7 @@ LEVIN_OP_CASE(linalg_solve_triangular) {
     for (const bool left : {true, false}) {
       for (const bool unitriangular : {false, true}) {
         const Triangular options{upper, left, unitriangular};
-        for (const Pair& s : {Pair{{3, 3}, {3, 3}}, {{2, 1, 2, 2}, {3, 2, 2}}, {{0, 2, 2}, {2, 2}}}) {
+        for (const Pair& s : {Pair{{1, 1}, {1, 1}}, {{3, 3}, {3, 3}}, {{2, 1, 2, 2}, {3, 2, 2}}, {{0, 2, 2}, {2, 2}}}) {
           c.samples.push_back(
               {.inputs = {real(s.a, -1, 1), real(s.b)},
                .call =
@@ -380,8 +380,10 @@ TEST_CASE("large matrices are factorised and solved to the precision of their dt
     const Tensor positive = matmul(a, turned(a)) + 150 * eye_like(a), l = cholesky(positive);
     CHECK(close(matmul(l, turned(l)), positive));
     CHECK(close(matmul(l, linalg::solve_triangular(l, b, {.upper = false})), b));
-    const Qr f = qr(a);
-    CHECK(close(matmul(f.q, f.r), a));
+    for (const Tensor& x : {a, narrow(a, 1, 0, 70), narrow(a, 0, 0, 70)}) {
+      const Qr f = qr(x);
+      CHECK(close(matmul(f.q, f.r), x));
+    }
     const Eigh w = eigh(positive);
     CHECK(close(matmul(w.eigenvectors * unsqueeze(w.eigenvalues, -2), turned(w.eigenvectors)), positive));
     const Svd s = svd(a);
