@@ -383,7 +383,7 @@ TEST_CASE("counts of a long index are those of its parts, whatever the number of
   for (const int threads : {1, 2, 3}) {
     set_num_threads(threads);
     CHECK(equal(bincount(index, 67), parts));
-    // As many numbers as fit an index of their own are counted by one thread.
+    // Where the numbers are as many as the indices, one thread counts.
     CHECK(equal(narrow(bincount(index, n), 0, 0, 67), parts));
   }
   set_num_threads(before);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "autograd/ops/pointwise/activation.h"
+#include "autograd/ops/pointwise/gate.h"
 #include "autograd/ops/products/backward_parts.h"
 #include "kernels/device/hardware_math.cuh"
 #include "kernels/math/gelu.h"
@@ -10,8 +11,6 @@
 namespace levin {
 namespace pointwise {
 namespace {
-
-namespace h = kernels::half_math;
 
 struct Tanh {
   LEVIN_ACTIVATION(Tanh, "tanh", keep, Saves::output)
@@ -240,32 +239,6 @@ struct Mish {
   }
 };
 
-// a sigmoid(b), of both halves of one tensor.
-struct Gate {
-  static constexpr std::int64_t kGrain = 16384;
-  template <class T>
-  LEVIN_HD T operator()(T a, T b) const {
-    return a * m::sigmoid(b);
-  }
-  template <class H>
-  LEVIN_HD float for_half(float a, float b) const {
-    return a * h::sigmoid(b);
-  }
-};
-// g times the derivative of a sigmoid(b) by b; that by a is Gate of g and b.
-struct GateSlope {
-  static constexpr std::int64_t kGrain = 16384;
-  template <class T>
-  LEVIN_HD T operator()(T g, T a, T b) const {
-    const T s = m::sigmoid(b);
-    return g * a * (s * (T(1) - s));
-  }
-  template <class H>
-  LEVIN_HD float for_half(float g, float a, float b) const {
-    const float s = h::sigmoid(b);
-    return g * a * (s * (1.0f - s));
-  }
-};
 Tensor half_of(const Tensor& x, int dim, int which) {
   const std::int64_t size = x.shape()[dim] / 2;
   return narrow(x, dim, which * size, size);

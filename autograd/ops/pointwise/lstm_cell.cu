@@ -1,33 +1,18 @@
-// One step of an LSTM's state, and its gradient: passes over gates, each of up to three tensors.
+// One step of an LSTM's state, and its gradient, in passes that read up to three tensors each.
 #include <array>
 #include <tuple>
 
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
-#include "autograd/ops/pointwise/elementary.h"
-#include "kernels/device/hardware_math.cuh"
+#include "autograd/ops/pointwise/gate.h"
 #include "levin/layer_ops.h"
 
 namespace levin {
 namespace pointwise {
 namespace {
 
-namespace h = kernels::half_math;
+constexpr std::int64_t kGateGrain = 4096;  // two exponentials are about a hundred instructions
 
-constexpr std::int64_t kGateGrain = 4096;
-
-// a sigmoid(b)
-struct Gated {
-  static constexpr std::int64_t kGrain = kGateGrain;
-  template <class T>
-  LEVIN_HD T operator()(T a, T b) const {
-    return a * m::sigmoid(b);
-  }
-  template <class H>
-  LEVIN_HD float for_half(float a, float b) const {
-    return a * h::sigmoid(b);
-  }
-};
 // tanh(a) sigmoid(b)
 struct GatedTanh {
   static constexpr std::int64_t kGrain = kGateGrain;
@@ -50,20 +35,6 @@ struct GatedSum {
   template <class H>
   LEVIN_HD float for_half(float a, float b, float more) const {
     return a * h::sigmoid(b) + more;
-  }
-};
-// g times the derivative of a sigmoid(b) by b.
-struct OfGate {
-  static constexpr std::int64_t kGrain = kGateGrain;
-  template <class T>
-  LEVIN_HD T operator()(T g, T a, T b) const {
-    const T s = m::sigmoid(b);
-    return g * a * (s * (T(1) - s));
-  }
-  template <class H>
-  LEVIN_HD float for_half(float g, float a, float b) const {
-    const float s = h::sigmoid(b);
-    return g * a * (s * (1.0f - s));
   }
 };
 // g times the derivative of tanh(a) sigmoid(b) by b.
@@ -122,10 +93,10 @@ struct LstmCellBackward {
     dispatch(info, gates_, kFloats, [&]<class T>(const auto& on, T) {
       constexpr Signature<T, T, T> two;
       constexpr Signature<T, T, T, T> three;
-      run(on, OfGate{}, three, part_of(g_gates, Part::forget), g_state, c_, forget);
+      run(on, GateSlope{}, three, part_of(g_gates, Part::forget), g_state, c_, forget);
       run(on, OfTanhGate{}, three, part_of(g_gates, Part::in), g_state, candidate, in);
       run(on, OfGatedTanh{}, three, part_of(g_gates, Part::candidate), g_state, candidate, in);
-      run(on, Gated{}, two, g_c, g_state, forget);
+      run(on, Gate{}, two, g_c, g_state, forget);
     });
     return {g_gates, g_c};
   }
