@@ -534,6 +534,27 @@ def linalg_rows():
             "svd_both": both(matrix, lambda a: of.svd(a, full_matrices=False).S)}
 
 
+def recurrent_both(layer):
+    def case(s, make):
+        net, x = layer(s[2], s[2]).to(make.device), make(s)
+
+        def step():
+            net.zero_grad(set_to_none=True)
+            net(x)[0].sum().backward()
+        return recorded(step)
+    return case
+
+
+def nll_loss_both(shape, make):
+    x, t = make(shape).requires_grad_(), labels(shape, make)
+    return gradient_case(lambda g: lambda: torch.autograd.grad(g(x), x), lambda x: F.nll_loss(x.log_softmax(1), t))
+
+
+def floor_divide(s, make):
+    a, b = (torch.randint(low, high, s, device=make.device) for low, high in ((-500, 500), (-9, 0)))
+    return lambda: torch.floor_divide(a, b)
+
+
 def ctc_loss_both(s, make):
     steps, texts, classes, labels = s
     x = make((steps, texts, classes)).log_softmax(-1).detach().requires_grad_()
@@ -761,6 +782,8 @@ OPS = {
     "max_pool": unary(lambda x: F.max_pool2d(x, 2)), "max_pool_backward": backward(one, lambda x: F.max_pool2d(x, 2)),
     "max_pool_3_2": unary(max_pool_3_2), "max_pool_3_2_backward": backward(one, max_pool_3_2),
     "avg_pool": unary(lambda x: F.avg_pool2d(x, 2)), "avg_pool_backward": backward(one, lambda x: F.avg_pool2d(x, 2)),
+    "global_avg_pool": unary(lambda x: F.adaptive_avg_pool2d(x, 1)),
+    "global_avg_pool_backward": backward(one, lambda x: F.adaptive_avg_pool2d(x, 1)),
     "index_copy_rows": index_copy_rows,
     "scatter_amax_elements": lambda s, m: (
         lambda x=m(s), v=m(s), i=positions(s, m): x.scatter_reduce(1, i, v, "amax")),
@@ -777,6 +800,9 @@ OPS = {
     "linear": linear, "linear_both": both(linear_inputs, F.linear),
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
+    "lstm_both": recurrent_both(torch.nn.LSTM), "gru_both": recurrent_both(torch.nn.GRU),
+    "rnn_both": recurrent_both(torch.nn.RNN), "nll_loss_both": nll_loss_both, "floor_divide_i64": floor_divide,
+    "histc": unary(lambda x: torch.histc(x, 64, -3, 3)),
     "searchsorted": searchsorted, "index_put_add": index_put_add,
     "conv3d": lambda s, m: (lambda a=volumes(s, m): conv3d(*a)), "conv3d_both": both(volumes, conv3d),
     "max_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2)),

@@ -63,6 +63,7 @@ std::vector<Kernel> all_kernels() {
   graph_rows(k);
   image_rows(k);
   linalg_rows(k);
+  sequence_rows(k);
   list_rows(k);
   return k;
 }

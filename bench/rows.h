@@ -38,6 +38,7 @@ void product_rows(std::vector<Kernel>& k);
 void graph_rows(std::vector<Kernel>& k);
 void image_rows(std::vector<Kernel>& k);
 void linalg_rows(std::vector<Kernel>& k);
+void sequence_rows(std::vector<Kernel>& k);
 void list_rows(std::vector<Kernel>& k);
 
 // ---- Parts of rows

@@ -74,6 +74,14 @@ void indexing(std::vector<Kernel>& k) {
                  const Tensor x = random(s, d), src = random(s, d), index = positions(s);
                  return Work{[=] { (void)scatter_add(x, 1, index, src); }, 3 * bytes_of(x) + bytes_of(index)};
                }});
+  k.push_back({"histc", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)histc(x, 64, -3, 3); }, bytes_of(x)};
+               }});
+  k.push_back({"floor_divide_i64", Sizes::rows, {DType::f32}, [](const Shape& s, DType) {
+                 const Tensor a = integers(1000, s) - 500, b = integers(9, s) - 9;
+                 return Work{[=] { (void)floor_divide(a, b); }, 3 * bytes_of(a)};
+               }});
   k.push_back({"searchsorted", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
                  const Tensor x = random(s, d), edges = sort(random({s[1]}, d)).values;
                  return Work{[=] { (void)searchsorted(edges, x); }, 3 * bytes_of(x)};  // and places of 8 bytes

@@ -30,6 +30,16 @@ void of_rows(std::vector<Kernel>& k) {
                  return Work{[=] { (void)grad(cross_entropy(x, target), std::span(&x, 1)); }, 3 * bytes_of(x)};
                },
                vocabulary});
+  k.push_back({"nll_loss_both",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor target = integers(s[1], {s[0]});
+                 return both_of(
+                     {random(s, d)}, [=](const Tensors& in) { return nll_loss(log_softmax(in[0], 1), target); },
+                     3 * bytes_of(random(s, d)));
+               },
+               {{16, 16}, {256, 512}, {1024, 1024}}});
   k.push_back({"layer_norm", Sizes::columns, floats(),
                [](const Shape& s, DType d) {
                  const Tensor x = random(s, d), w = ones({s[1]}, device()), b = zeros({s[1]}, device());
@@ -226,7 +236,10 @@ void of_images(std::vector<Kernel>& k) {
                                      [](const Tensor& x) {
                                        return max_pool2d(x, {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}});
                                      }},
-                                    {"avg_pool", [](const Tensor& x) { return avg_pool2d(x, 2); }}}) {
+                                    {"avg_pool", [](const Tensor& x) { return avg_pool2d(x, 2); }},
+                                    {"global_avg_pool", [](const Tensor& x) {
+                                       return adaptive_avg_pool2d(x, {1, 1});
+                                     }}}) {
     k.push_back(
         {name, Sizes::own, floats(), [f = f](const Shape& s, DType d) { return unary(s, d, f, 1.25); }, images()});
     k.push_back({name + "_backward", Sizes::own, floats(),

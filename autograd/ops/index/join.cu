@@ -144,6 +144,87 @@ struct Pad {
 };
 LEVIN_OP_TABLE(Pad)
 
+// An index tensor of n elements, element i being of(i).
+template <class F>
+Tensor index_of(const OpInfo& info, std::int64_t n, Device device, const F& of) {
+  Tensor index = empty({n}, device, DType::i64);
+  dispatch(info, index, kIndex, [&]<class T>(const auto& on, T) { generate(on, of, ptr<T>(index), n); });
+  return index;
+}
+
+// The index that element i of a padded dimension reads; the dimension has n elements and `before` more in front.
+struct PadSource {
+  std::int64_t n, before;
+  PadMode mode;
+  LEVIN_HD std::int64_t operator()(std::int64_t at) const {
+    const std::int64_t k = at - before;
+    if (mode == PadMode::circular) return k < 0 ? k + n : k < n ? k : k - n;
+    const std::int64_t nearest = k < 0 ? 0 : k < n ? k : n - 1;
+    return mode == PadMode::reflect ? 2 * nearest - k : nearest;
+  }
+};
+
+// Elements before and after each dimension that are copies of its own: x [in] becomes [out].
+struct PadOwn {
+  static constexpr OpInfo info{.name = "pad_own"};
+  Pads pads;
+  PadMode mode;
+  Shape in, out;
+
+  // x goes inside, then each dimension takes its pads from y itself, the last one first: with the pads of those behind
+  // it, which are there, and without those in front.
+  Tensor forward(const Tensor& x) {
+    Tensor y = empty(out, x.device(), x.dtype());
+    const Strides strides = y.strides();
+    std::int64_t inside = 0;
+    for (int d = 0; d < in.rank(); ++d) inside += before(d) * strides[d];
+    dispatch(info, x, kMoved, [&]<class T>(const auto& on, T) {
+      auto* const to = ptr<Bits<T>>(y);
+      copy_box(on, ptr<const Bits<T>>(x), to + inside, box_of(in, x.strides(), strides));
+      Shape done = in;
+      for (int d = in.rank() - 1; d >= 0; --d) {
+        inside -= before(d) * strides[d];  // where pads before d begin
+        copy_pad(on, to, inside, done.with(d, before(d)), strides, d, 0);
+        copy_pad(on, to, inside, done.with(d, out[d] - before(d) - in[d]), strides, d, before(d) + in[d]);
+        done = done.with(d, out[d]);
+      }
+    });
+    return y;
+  }
+  [[nodiscard]] std::int64_t before(int d) const { return pads.before[static_cast<std::size_t>(d)]; }
+  // Pads [first, first + shape[d]) of dimension d. `base`: where y's part that has no pads in front of d begins.
+  template <class On, class U>
+  void copy_pad(const On& on, U* y, std::int64_t base, const Shape& shape, const Strides& to, int d,
+                std::int64_t first) const {
+    if (shape.numel() == 0) return;
+    const std::int64_t own = before(d) + PadSource{in[d], before(d), mode}(first);
+    Strides from = to;
+    from[d] = mode == PadMode::reflect ? -to[d] : mode == PadMode::circular ? to[d] : 0;
+    copy_box(on, static_cast<const U*>(y) + base + own * to[d], y + base + first * to[d], box_of(shape, from, to));
+  }
+  Grads<1> backward(const Tensor& gy, Need<1>);
+};
+// Each element takes the gradients of its copies.
+struct PadOwnBackward {
+  static constexpr OpInfo info{.name = "pad_own_backward"};
+  PadOwn of;
+
+  Tensor forward(const Tensor& gy) {
+    Tensor g = gy;
+    for (int d = 0; d < of.in.rank(); ++d) {
+      const std::int64_t n = of.in[d];
+      if (of.out[d] == n) continue;
+      const Tensor index = index_of(info, of.out[d], gy.device(), PadSource{n, of.before(d), of.mode});
+      g = index_add(zeros(g.shape().with(d, n), g.device(), g.dtype()), d, index, g);
+    }
+    return g;
+  }
+  Grads<1> backward(const Tensor& gg, Need<1>) { return {apply(of, gg)}; }
+};
+Grads<1> PadOwn::backward(const Tensor& gy, Need<1>) { return {apply(PadOwnBackward{*this}, gy)}; }
+LEVIN_OP_TABLE(PadOwn)
+LEVIN_OP_TABLE(PadOwnBackward)
+
 struct Flip {
   static constexpr OpInfo info{.name = "flip"};
   std::uint32_t mask;
@@ -195,26 +276,6 @@ Tensor checked_triangle(const Tensor& x, std::int64_t diagonal) {
   }
   return apply(Triangle<kUpper>{diagonal}, x);
 }
-
-// An index tensor of n elements, element i being of(i).
-template <class F>
-Tensor index_of(const OpInfo& info, std::int64_t n, Device device, const F& of) {
-  Tensor index = empty({n}, device, DType::i64);
-  dispatch(info, index, kIndex, [&]<class T>(const auto& on, T) { generate(on, of, ptr<T>(index), n); });
-  return index;
-}
-
-// The index that element i of a padded dimension reads; the dimension has n elements and `before` more in front.
-struct PadSource {
-  std::int64_t n, before;
-  PadMode mode;
-  LEVIN_HD std::int64_t operator()(std::int64_t at) const {
-    const std::int64_t k = at - before;
-    if (mode == PadMode::circular) return k < 0 ? k + n : k < n ? k : k - n;
-    const std::int64_t nearest = k < 0 ? 0 : k < n ? k : n - 1;
-    return mode == PadMode::reflect ? 2 * nearest - k : nearest;
-  }
-};
 
 struct RepeatSource {
   std::int64_t repeats;
@@ -294,13 +355,7 @@ Tensor pad(const Tensor& x, Dims pads, PadMode mode) {
     const auto i = static_cast<std::size_t>(d);
     out = out.with(d, out[d] + p.before[i] + p.after[i]);
   }
-  Tensor y = x;
-  for (int d = 0; d < x.rank(); ++d) {
-    const std::int64_t n = x.shape()[d], before = p.before[static_cast<std::size_t>(d)];
-    if (out[d] == n) continue;
-    y = index_select(y, d, index_of(Pad::info, out[d], x.device(), PadSource{n, before, mode}));
-  }
-  return y.impl() == x.impl() ? x.clone() : y;
+  return out == x.shape() ? x.clone() : apply(PadOwn{p, mode, x.shape(), out}, x);
 }
 
 Tensor flip(const Tensor& x, Dims dims) {

@@ -95,7 +95,7 @@ LEVIN_OP_CASE(stack) {
 }
 
 LEVIN_OP_CASE(pad) {
-  OpCase c{.ops = {"pad"}, .dtypes = kAllDTypes};
+  OpCase c{.ops = {"pad", "pad_own", "pad_own_backward"}, .dtypes = kAllDTypes};
   const auto inside = [](const Shape& x, const At& before) {
     return From([=](const At& at) -> std::optional<At> {
       At from = at;
@@ -135,6 +135,8 @@ LEVIN_OP_CASE(pad) {
         });
   };
   border({3, 4}, {2, 3, 1, 2}, PadMode::reflect, {6, 9}, {1, 2});
+  border({2, 3, 4}, {1, 2, 2, 1, 1, 0}, PadMode::reflect, {3, 6, 7}, {1, 2, 1});
+  border({2, 1, 3}, {0, 2, 0, 0, 1, 3}, PadMode::replicate, {6, 1, 5}, {1, 0, 0});
   border({3, 4}, {2, 5, 4, 0}, PadMode::replicate, {7, 11}, {4, 2});
   border({1}, {1, 1}, PadMode::replicate, {3}, {1});
   border({3, 4}, {4, 3, 1, 3}, PadMode::circular, {7, 11}, {1, 4});

@@ -143,7 +143,7 @@ LEVIN_OP_CASE(avg_pool2d) {
          .reference =
              [s](const Tensors& in) { return Tensors{pooled(in[0], s.oh, s.ow, false, strided(s.x, s.options))}; }});
   }
-  for (const auto& [h, w] : {std::pair{3, 2}, {1, 1}, {7, 4}}) {
+  for (const auto& [h, w] : {std::pair{3, 2}, {7, 4}}) {
     c.samples.push_back({.inputs = {real({1, 2, 5, 3})},
                          .call =
                              [h = h, w = w](const Tensors& in) {
@@ -164,6 +164,27 @@ LEVIN_OP_CASE(avg_pool2d) {
                         (void)adaptive_avg_pool2d(zeros({1, 1, 0, 3}, cpu), {2, 2});
                       },
                       throws<ShapeError>, "adaptive_avg_pool2d: dimension 2 of x [1, 1, 0, 3] is empty"});
+  return c;
+}
+
+// Sums of whole planes have an order of their own where the plane is contiguous.
+LEVIN_OP_CASE(avg_pool2d_to_one_pixel) {
+  OpCase c{
+      .ops = {"avg_pool2d", "avg_pool2d_backward"}, .dtypes = kFloatDTypes, .sums = 15, .layout_changes_sums = true};
+  for (const Shape& s : {Shape{1, 1, 1, 1}, {1, 2, 5, 3}, {0, 2, 3, 3}, {2, 3, 9, 8}}) {
+    c.samples.push_back(
+        {.inputs = {real(s)},
+         .call =
+             [](const Tensors& in) {
+               return Tensors{adaptive_avg_pool2d(in[0], {1, 1})};
+             },
+         .reference = [s](const Tensors& in) { return Tensors{pooled(in[0], 1, 1, false, adaptive(s, 1, 1))}; }});
+  }
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)adaptive_avg_pool2d(zeros({3, 3}, cpu), {1, 1});
+                      },
+                      throws<ShapeError>, "adaptive_avg_pool2d: x has shape [3, 3]"});
   return c;
 }
 
