@@ -2,14 +2,17 @@
 """Values, gradients, gradients of gradients and refusals of ops beside PyTorch's, over random cases.
 
     python3 tests/peer/compare_ops.py --program build/.../tests/peer_ops [--seed 1] [--cases 12] [--filter REGEX]
+    python3 tests/peer/compare_ops.py --program build/.../tests/peer_ops --speed 262144 [--cases 1] [--behind 1.0]
 
 Each op of OPS gets random shapes, dtypes and layouts (dense, transposed, every other element, with an offset), and
 cases that are wrong. PyTorch's numbers are computed in f64 from the operands as rounded to the case's dtype, so that
 16-bit results are held to the exact ones; dtypes, shapes and refusals are those of PyTorch in the dtype itself. A
 difference that EXPLAINED names is counted by its reason; any other one is printed, and makes the exit status 1.
+--speed N times each op instead, with about N elements where its operands have free shapes, forward and with its
+gradient, and lists the cases that are behind PyTorch: a search for rows that bench/ should have, not a measurement.
 Needs torch on the CPU; `ninja -C BUILD tests/peer_ops` builds the program.
 """
-import argparse, collections, json, math, os, random, re, struct, subprocess, sys, tempfile
+import argparse, collections, json, math, os, random, re, statistics, struct, subprocess, sys, tempfile, time
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +122,23 @@ class Maker:
         """A shape that broadcasts with `shape`, and not beyond it."""
         other = [n if self.r.random() < .7 else 1 for n in shape]
         return other[self.int(0, len(other)):] if self.r.random() < .3 else other
+
+
+class LargeMaker(Maker):
+    """Shapes of about `numel` elements."""
+
+    def __init__(self, seed, numel):
+        super().__init__(seed)
+        self.numel = numel
+
+    def shape(self, low=0, high=4, most=5):
+        rank = max(1, self.int(low, high))
+        side = max(1, round(self.numel**(1 / rank)))
+        if rank > 1 and self.r.random() < .5:  # a short last dimension
+            last = max(1, min(side, self.pick([2, 3, 7, 16])))
+            side = max(1, round((self.numel / last)**(1 / (rank - 1))))
+            return [side] * (rank - 1) + [last]
+        return [side] * rank
 
 
 # ---- The ops: name -> (dtypes, maker of (operands, arguments), PyTorch's function)
@@ -856,13 +876,110 @@ def difference(got, expected, dtype, slack, size, floor=1e-3):
     return f"{a.reshape(-1)[i].item():.9g}, expected {b.reshape(-1)[i].item():.9g} at {i}"
 
 
+def laid(x, layout):
+    if x.ndim == 0:
+        return x
+    if layout == "t":
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "s":
+        return x.repeat_interleave(2, -1)[..., ::2]
+    if layout == "o":
+        return torch.cat([x[:1], x])[1:]
+    return x
+
+
+def median_ns(seconds, call):
+    call()
+    times = []
+    while sum(times) < seconds * 1e9 or len(times) < 3:
+        begin = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - begin)
+    return statistics.median(times)
+
+
+def time_of(case, m, files, seconds):
+    """PyTorch's time of a case in ns, forward and with gradients; None where it cannot run it."""
+    args = {k: v for k, v in case.args.items() if k not in ("layouts", "nograd", "seconds")}
+    call = OPS[case.name][2]
+    x = [laid(t, layout).detach() for t, layout in zip(case.x, case.args["layouts"])]
+    wanted = [t.requires_grad_() for t in x if t.is_floating_point() and not case.args.get("nograd")]
+
+    def run():
+        outputs = [(i, y) for i, y in enumerate(listed(call(x, args))) if y.requires_grad]
+        for i, y in outputs:
+            if f"{case.number}.g{i}" not in files:
+                files[f"{case.number}.g{i}"] = m.normal(list(y.shape), y.dtype)
+        seeds = [files[f"{case.number}.g{i}"] for i, _ in outputs]
+        if outputs:
+            torch.autograd.grad([y for _, y in outputs], wanted, seeds, allow_unused=True)
+        return bool(outputs)
+
+    try:
+        with torch.no_grad():
+            forward = median_ns(seconds, lambda: call(x, args))
+        return forward, median_ns(seconds, run) if run() else 0
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def results_of(program, cases, files):
+    with tempfile.TemporaryDirectory() as folder:
+        given, results = os.path.join(folder, "cases"), os.path.join(folder, "results")
+        save(given, files, {"cases": "\n".join(c.words() for c in cases)})
+        subprocess.run([program, given, results], check=True)
+        return load(results)
+
+
+def compare_speed(options):
+    m = LargeMaker(options.seed, options.speed)
+    cases, files, theirs = [], {}, {}
+    for name, (dtypes, make, _, _) in OPS.items():
+        if not re.search(options.filter, name):
+            continue
+        for dtype in dtypes:
+            for _ in range(options.cases):
+                x, args = make(m, dtype)
+                args = dict(args, layouts="".join(m.pick("ccts") for _ in x), seconds=options.seconds)
+                case = Case(len(cases), name, dtype, x, args, False)
+                own = time_of(case, m, files, options.seconds)
+                if own is None:
+                    continue
+                for i, t in enumerate(x):
+                    files[f"{case.number}.x{i}"] = t
+                theirs[str(case.number)] = own
+                cases.append(case)
+    _, metadata = results_of(options.program, cases, files)
+    mine = {line.split()[0]: [float(t) for t in line.split()[1:]] for line in metadata["times"].split("\n") if line}
+    rows = []
+    for case in cases:
+        for what, ours, other in zip(("forward", "both"), mine.get(str(case.number), (0, 0)), theirs[str(case.number)]):
+            if ours and other:
+                rows.append((other / ours, ours, other, what, case.describe()))
+    rows.sort()
+    for ratio, ours, other, what, text in rows:
+        if ratio < options.behind:
+            print(f"{ratio:6.2f}  {ours / 1000:9.1f} us  PyTorch {other / 1000:9.1f} us  {what:8}{text}")
+    print(f"{len(rows)} timings, {sum(r[0] < 1 for r in rows)} behind, geometric mean "
+          f"{math.exp(statistics.fmean(math.log(r[0]) for r in rows)) if rows else 0:.2f}")
+    for line in metadata["errors"].split("\n"):
+        if line:
+            print("refused:", line)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", type=int, default=12, help="of an op and dtype")
+    parser.add_argument("--cases", type=int, help="of an op and dtype; 12, or 1 with --speed")
     parser.add_argument("--filter", default="")
+    parser.add_argument("--speed", type=int, metavar="N", help="time ops on about N elements")
+    parser.add_argument("--seconds", type=float, default=.02, help="of each timing")
+    parser.add_argument("--behind", type=float, default=1, help="list timings whose ratio is below it")
     options = parser.parse_args()
+    options.cases = options.cases or (1 if options.speed else 12)
+    if options.speed:
+        return compare_speed(options)
     torch.set_num_threads(1)
     m = Maker(options.seed)
     cases, files = [], {}
@@ -883,11 +1000,7 @@ def main():
                 case = Case(len(cases), name, dtype, x, args, wrong)
                 case.run(m, files)
                 cases.append(case)
-    with tempfile.TemporaryDirectory() as folder:
-        given, results = os.path.join(folder, "cases"), os.path.join(folder, "results")
-        save(given, files, {"cases": "\n".join(c.words() for c in cases)})
-        subprocess.run([options.program, given, results], check=True)
-        got, metadata = load(results)
+    got, metadata = results_of(options.program, cases, files)
     missing = set(metadata["ops"].split()) ^ set(OPS)
     errors = dict(line.split(" ", 1) for line in metadata["errors"].split("\n") if line)
 

@@ -5,7 +5,10 @@
 // The metadata "cases" has a line for each case: a number, the op, then key=value words. Tensors of case 7 are 7.x0,
 // 7.x1, ... (operands), 7.g0, ... (seeds of the outputs) and 7.h0, ... (seeds of the gradients). Results are 7.y0, ...
 // (outputs), 7.d0, ... (gradients), 7.e0, ... (gradients of gradients); the metadata "errors" has the number and the
-// text of each case that threw.
+// text of each case that threw. A case with the word seconds=S is timed: the metadata "times" has its number and the
+// median time in ns of a call without gradients and of one with them, which is 0 where there are none.
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -119,52 +122,102 @@ Tensor laid(const Tensor& x, char layout) {
 
 struct Results {
   NamedTensors tensors;
-  std::string errors;
+  std::string errors, times;
   void keep(const std::string& name, const Tensor& x) { tensors.emplace_back(name, x.detach().contiguous()); }
 };
 
-void run(const std::string& id, const std::string& name, const Arguments& a, const std::map<std::string, Tensor>& given,
-         Results& results) {
-  const auto of = [&](const char* kind, std::size_t i) {
-    const auto found = given.find(id + "." + kind + std::to_string(i));
-    return found == given.end() ? Tensor() : found->second;
-  };
-  const std::string layouts = a.text("layouts");
-  In x;
-  Tensors wanted;
-  for (std::size_t i = 0; of("x", i).defined(); ++i) {
-    Tensor t = laid(of("x", i), i < layouts.size() ? layouts[i] : 'c').detach();
-    if (is_float(t.dtype()) && !a.on("nograd")) wanted.push_back(t.requires_grad_());
-    x.push_back(t);
-  }
-  const auto found = ops().find(name);
-  if (found == ops().end()) throw std::runtime_error("unknown op " + name);
-  const Tensors y = found->second(x, a);
-  Tensors outputs, seeds;
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    results.keep(id + ".y" + std::to_string(i), y[i]);
-    if (y[i].requires_grad() && of("g", i).defined()) {
-      outputs.push_back(y[i]);
-      seeds.push_back(of("g", i));
+// What the file has for a case.
+struct Given {
+  Given(std::string id_, const Arguments& a, const std::map<std::string, Tensor>& all_)
+      : id(std::move(id_)), all(all_) {
+    const std::string layouts = a.text("layouts");
+    for (std::size_t i = 0; of("x", i).defined(); ++i) {
+      Tensor t = laid(of("x", i), i < layouts.size() ? layouts[i] : 'c').detach();
+      if (is_float(t.dtype()) && !a.on("nograd")) wanted.push_back(t.requires_grad_());
+      x.push_back(t);
     }
   }
+  [[nodiscard]] Tensor of(const char* kind, std::size_t i) const {
+    const auto found = all.find(id + "." + kind + std::to_string(i));
+    return found == all.end() ? Tensor() : found->second;
+  }
+  // The outputs that have gradients, and their seeds.
+  [[nodiscard]] std::pair<Tensors, Tensors> differentiable(const Tensors& y) const {
+    std::pair<Tensors, Tensors> out;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      if (!y[i].requires_grad() || !of("g", i).defined()) continue;
+      out.first.push_back(y[i]);
+      out.second.push_back(of("g", i));
+    }
+    return out;
+  }
+
+  std::string id;
+  const std::map<std::string, Tensor>& all;
+  In x;
+  Tensors wanted;
+};
+
+const Op& op_of(const std::string& name) {
+  const auto found = ops().find(name);
+  if (found == ops().end()) throw std::runtime_error("unknown op " + name);
+  return found->second;
+}
+
+void run(const std::string& id, const std::string& name, const Arguments& a, const std::map<std::string, Tensor>& all,
+         Results& results) {
+  const Given given(id, a, all);
+  const Tensors y = op_of(name)(given.x, a);
+  for (std::size_t i = 0; i < y.size(); ++i) results.keep(id + ".y" + std::to_string(i), y[i]);
+  const auto [outputs, seeds] = given.differentiable(y);
   if (outputs.empty()) return;
-  const bool second = of("h", 0).defined();
-  const Tensors d = grad(outputs, wanted, seeds, {.create_graph = second, .allow_unused = true});
+  const bool second = given.of("h", 0).defined();
+  const Tensors d = grad(outputs, given.wanted, seeds, {.create_graph = second, .allow_unused = true});
   Tensors again, again_seeds;
   for (std::size_t i = 0; i < d.size(); ++i) {
     if (!d[i].defined()) continue;
     results.keep(id + ".d" + std::to_string(i), d[i]);
     if (second && d[i].requires_grad()) {
       again.push_back(d[i]);
-      again_seeds.push_back(of("h", i));
+      again_seeds.push_back(given.of("h", i));
     }
   }
   if (again.empty()) return;
-  const Tensors e = grad(again, wanted, again_seeds, {.allow_unused = true});
+  const Tensors e = grad(again, given.wanted, again_seeds, {.allow_unused = true});
   for (std::size_t i = 0; i < e.size(); ++i) {
     if (e[i].defined()) results.keep(id + ".e" + std::to_string(i), e[i]);
   }
+}
+
+template <class F>
+double median_ns(double seconds, const F& call) {
+  using Clock = std::chrono::steady_clock;
+  call();
+  std::vector<double> times;
+  for (double total = 0; total < seconds * 1e9 || times.size() < 3; total += times.back()) {
+    const auto begin = Clock::now();
+    call();
+    times.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+  }
+  std::nth_element(times.begin(), times.begin() + std::ptrdiff_t(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+void measure(const std::string& id, const std::string& name, const Arguments& a,
+             const std::map<std::string, Tensor>& all, Results& results) {
+  const Given from(id, a, all);
+  const Op& op = op_of(name);
+  const double seconds = a.number("seconds");
+  const double forward = median_ns(seconds, [&] {
+    const NoGrad off;
+    (void)op(from.x, a);
+  });
+  const auto [outputs, seeds] = from.differentiable(op(from.x, a));
+  const double both = outputs.empty() ? 0 : median_ns(seconds, [&] {
+    const auto [y, g] = from.differentiable(op(from.x, a));
+    (void)grad(y, from.wanted, g, {.allow_unused = true});
+  });
+  results.times += id + " " + std::to_string(forward) + " " + std::to_string(both) + "\n";
 }
 
 int run_all(const char* in, const char* out) {
@@ -183,7 +236,7 @@ int run_all(const char* in, const char* out) {
     Arguments a;
     while (words >> word) a.add(word);
     try {
-      run(id, name, a, given, results);
+      (a.has("seconds") ? measure : run)(id, name, a, given, results);
     } catch (const Error& e) {
       std::string text = e.what();
       for (char& c : text) c = c == '\n' ? ' ' : c;
@@ -192,7 +245,7 @@ int run_all(const char* in, const char* out) {
   }
   std::string names;
   for (const auto& [name, op] : ops()) names += name + "\n";
-  save_safetensors(out, results.tensors, {{"errors", results.errors}, {"ops", names}});
+  save_safetensors(out, results.tensors, {{"errors", results.errors}, {"times", results.times}, {"ops", names}});
   return 0;
 }
 
