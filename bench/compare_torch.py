@@ -254,7 +254,7 @@ def layer_norm(x, w, b):
 
 
 def rms_norm(x, w):
-    return F.rms_norm(x, (x.shape[1],), w, 1e-6)
+    return F.rms_norm(x, (x.shape[1],), w)
 
 
 def batch_norm(x, w, b):

@@ -110,9 +110,15 @@ TEST_CASE("the other norms give PyTorch's values") {
               {-1.60877893633156, 0.438011637748534, 1.10139520088992, 0.0693720976931048, 1.61733818016458,
                0.0389180221438357, -0.899554672039009, -0.756701530269411});
   // fill(nn.RMSNorm(4, eps=1e-6))(wave((1, 4), 0.25))
-  nn::RMSNorm rms(root, "rms", {.features = 4});
+  nn::RMSNorm rms(root, "rms", {.features = 4, .eps = 1e-6});
   fill_waves(rms);
   check_close(rms(wave({1, 4}, 0.25)), {0.139635303562811, 0.541036782139354, 0.451634888807781, 0.0198426414723592});
+  // fill(nn.RMSNorm(4))(wave((1, 4), 0.25) * 2**-27), whose eps is 2^-52
+  nn::RMSNorm tiny(root, "tiny", {.features = 4});
+  fill_waves(tiny);
+  const std::vector<double> of_tiny{0.0255824457267431, 0.0991228132291467, 0.082743580859775, 0.0036353506999289};
+  check_close(tiny(wave({1, 4}, 0.25) * 0x1p-27), of_tiny);
+  check_close(tiny(wave({1, 4}, 0.25) * 0x1p-28, wave({1, 4}, 0.25) * 0x1p-28).normed, of_tiny);
 }
 
 TEST_CASE("norm layers refuse an x of other sizes, also where they have no parameters") {

@@ -29,7 +29,7 @@ const GroupNormOptions& checked(const GroupNormOptions& o) {
 
 const RMSNormOptions& checked(const RMSNormOptions& o) {
   check_size("RMSNorm", "features", o.features);
-  check_eps("RMSNorm", o.eps);
+  if (o.eps) check_eps("RMSNorm", *o.eps);
   return o;
 }
 

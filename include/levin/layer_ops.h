@@ -283,9 +283,10 @@ enum class AlignCorners : bool { no, yes };
 // without both. var divides by n. Ba et al., 2016.
 [[nodiscard]] LEVIN_API Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 
-// y = x / sqrt(mean(x^2) + eps) * weight over the last dimensions: those of weight, or the last one. Zhang & Sennrich,
-// 2019.
-[[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
+// y = x / sqrt(mean(x^2) + eps) * weight over the last dimensions: those of weight, or the last one. Without an eps it
+// is the machine epsilon of the dtype in which the mean is computed: 2^-52 for x of f64, otherwise 2^-23. Zhang &
+// Sennrich, 2019.
+[[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, std::optional<double> eps = {});
 
 // A residual stream and its norm: sum = x + r, normed = layer_norm(sum, weight, bias), or rms_norm(sum, weight). On
 // devices one pass each way where two ops take two; the values are those of two ops. x and r have one shape, and one
@@ -297,7 +298,8 @@ struct AddNorm {
 };
 [[nodiscard]] LEVIN_API AddNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight,
                                                const Tensor& bias, double eps = 1e-5);
-[[nodiscard]] LEVIN_API AddNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, double eps = 1e-6);
+[[nodiscard]] LEVIN_API AddNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight,
+                                             std::optional<double> eps = {});
 
 // The formula of layer_norm with mean and var of each sample and group of C / groups neighbouring channels; x
 // [N, C, ...], weight and bias [C]. Wu & He, 2018.

@@ -186,7 +186,7 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor amax(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor amin(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 
-// sum (x - mean)^2 / max(0, n - correction), and its root. std's derivative is 0 where std is 0 (PyTorch's is NaN).
+// sum (x - mean)^2 / max(0, n - correction), and its root. std's derivative is 0 where std is 0.
 [[nodiscard]] LEVIN_API Tensor var(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor std(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
 

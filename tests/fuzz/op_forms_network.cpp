@@ -18,6 +18,19 @@ constexpr Form kForms[] = {
        const Tensor x = p.any();
        return Tensors{LEVIN_CALL(rms_norm, x, c.one_in(2) ? p.of({x.size(-1)}, x.dtype()) : p.optional(), c.real())};
      }},
+    {"add_layer_norm and add_rms_norm",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor r = p.matching(x);
+       const Tensor w = c.one_in(2) ? p.of({x.size(-1)}, x.dtype()) : p.optional();
+       if (c.one_in(2)) {
+         const AddNorm y = c.one_in(2) ? add_rms_norm(x, r, w) : add_rms_norm(x, r, w, c.real());
+         return Tensors{y.sum, y.normed};
+       }
+       const Tensor b = c.one_in(2) ? p.matching(w) : Tensor();
+       const AddNorm y = add_layer_norm(x, r, w, b, c.one_in(4) ? c.real() : 1e-5);
+       return Tensors{y.sum, y.normed};
+     }},
     {"group_norm",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
@@ -157,6 +170,17 @@ constexpr Form kForms[] = {
        RotaryOptions o{.base = c.one_in(2) ? 10000 : c.real(), .pairs = c.choice<RotaryPairs>(2)};
        if (c.one_in(3)) o.dim = c.integer();
        return Tensors{rotary_embedding(x, positions, o)};
+     }},
+    {"rotary_table and apply_rotary",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor positions = c.one_in(4) ? p.index() : arange(x.rank() > 1 ? x.size(-2) : 1, x.device());
+       const std::int64_t dim = c.one_in(8) ? c.integer() : c.one_in(3) ? c.size() : x.size(-1) / 2 * 2;
+       const double base = c.one_in(2) ? 10000 : c.real();
+       const DType dtype = c.one_in(4) ? c.dtype() : x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+       const RotaryTable table =
+           c.one_in(8) ? RotaryTable{p.any(), p.any()} : rotary_table(positions, dim, base, dtype);
+       return Tensors{apply_rotary(x, table, c.choice<RotaryPairs>(2)), table.cos, table.sin};
      }},
     {"ctc_loss",
      [](Chooser& c, Pool& p) {

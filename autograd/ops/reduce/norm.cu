@@ -223,7 +223,9 @@ LEVIN_OP_TABLE(GroupNormBackward)
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return row_norm<true>(x, weight, bias, eps);
 }
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) { return row_norm<false>(x, weight, {}, eps); }
+Tensor rms_norm(const Tensor& x, const Tensor& weight, std::optional<double> eps) {
+  return row_norm<false>(x, weight, {}, rms_eps(x, eps));
+}
 
 Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
   check_channels("group_norm", x, weight, bias, eps);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "autograd/home.h"
@@ -28,6 +29,12 @@ inline void check_alike(const char* op, const Tensor& a, const Tensor& b) {
 }
 inline void check_eps(const char* op, double eps) {
   if (!(eps >= 0)) fail<ConfigError>(op, ": eps is ", eps, ", expected 0 or more");
+}
+
+// The eps of an RMS norm: without one PyTorch's, the machine epsilon of the type of sums. The op itself refuses an
+// undefined x.
+inline double rms_eps(const Tensor& x, std::optional<double> eps) {
+  return eps ? *eps : epsilon(x.defined() ? wide(x.dtype()) : DType::f32);
 }
 
 // The dtype of the defined parameters; x's dtype where none is defined.

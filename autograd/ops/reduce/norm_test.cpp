@@ -103,7 +103,7 @@ LEVIN_OP_CASE(rms_norm) {
   for (const Shape& x : {Shape{1, 1}, Shape{3, 5}, Shape{0, 4}, Shape{2, 2, 3}, Shape{9, 1000}, Shape{2, 1028}}) {
     const std::int64_t cols = x.back();
     c.samples.push_back({.inputs = {real(x), optional(real({cols}))},
-                         .call = [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1])}; },
+                         .call = [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1], 1e-6)}; },
                          .reference =
                              [cols](const Tensors& in) {
                                return Tensors{normalised(
@@ -573,6 +573,46 @@ TEST_CASE("the gradient of a norm over one element is exact, however small eps i
     Tensor nan = full({1, 1}, std::numeric_limits<double>::quiet_NaN(), cpu, dtype);
     nan.requires_grad_();
     CHECK(std::isnan(grad(Tensors{sum(layer_norm(nan, w, {}))}, Tensors{nan})[0].item()));
+  }
+}
+
+TEST_CASE(
+    "without an eps an RMS norm adds PyTorch's, the machine epsilon of f64 or f32, and 16 bits have that of f32") {
+  // x = (torch.tensor([[1., -2., 3., 5.]], dtype=torch.float64) * scale).to(dtype).requires_grad_()
+  // y = F.rms_norm(x, (4,), torch.tensor([0.5, 1, 2, -1], dtype=dtype)); torch.autograd.grad(y.sum(), x)
+  // An eps of 1e-6 gives values of half the size in f32 and bf16, and of 3e-5 of it in f64.
+  struct Expected {
+    DType dtype;
+    double scale;
+    std::vector<double> y, gradient;
+  };
+  const Expected all[] = {
+      {DType::f32,
+       0x1p-13,
+       {0.11867817491292953, -0.47471269965171814, 1.424138069152832, -1.1867817640304565},
+       {985.9047241210938, 1917.0369873046875, 3929.92578125, -1875.9576416015625}},
+      {DType::f64,
+       0x1p-27,
+       {0.13483997249264842, -0.5393598899705937, 1.618079669911781, -1.3483997249264843},
+       {18426967.747028418, 35537723.51212624, 73378817.99263102, -34550564.525678284}},
+      {DType::bf16, 0x1p-13, {0.11865234375, -0.474609375, 1.421875, -1.1875}, {984, 1920, 3936, -1872}},
+  };
+  for (const Expected& e : all) {
+    CAPTURE(text(e.dtype));
+    Tensor x = (from_data(std::vector<double>{1, -2, 3, 5}, {1, 4}, cpu) * e.scale).to(e.dtype).detach();
+    x.requires_grad_();
+    const Tensor w = tensor({0.5, 1.0, 2.0, -1.0}, cpu).to(e.dtype), half = x.detach() * 0.5;
+    const auto check = [&](const Tensor& got, const std::vector<double>& want) {
+      const std::vector<double> values = got.detach().to(DType::f64).to_vector<double>();
+      REQUIRE(values.size() == want.size());
+      // Ten roundings of sums, root and products, on either side.
+      for (std::size_t i = 0; i < want.size(); ++i)
+        CHECK(std::abs(values[i] - want[i]) <= 10 * epsilon(e.dtype) * std::abs(want[i]));
+    };
+    const Tensor y = rms_norm(x, w);
+    check(y, e.y);
+    check(grad(Tensors{sum(y)}, Tensors{x})[0], e.gradient);
+    check(add_rms_norm(half, half, w).normed, e.y);
   }
 }
 

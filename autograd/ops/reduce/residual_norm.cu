@@ -172,8 +172,8 @@ LEVIN_OP_TABLE(AddNormBackward<false>)
 AddNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight, const Tensor& bias, double eps) {
   return add_norm<true>(x, r, weight, bias, eps);
 }
-AddNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, double eps) {
-  return add_norm<false>(x, r, weight, {}, eps);
+AddNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, std::optional<double> eps) {
+  return add_norm<false>(x, r, weight, {}, rms_eps(x, eps));
 }
 
 }  // namespace levin

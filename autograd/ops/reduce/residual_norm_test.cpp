@@ -12,14 +12,15 @@ namespace levin::testing {
 namespace {
 
 const Device cpu = Device::cpu();
+constexpr double kRmsEps = 1e-6;  // of every dtype
 
 Tensor at(const Tensors& in, std::size_t i) { return in.size() > i ? in[i] : Tensor(); }
 AddNorm in_two_ops(bool centered, const Tensor& x, const Tensor& r, const Tensor& w, const Tensor& b) {
   const Tensor h = x + r.to(x.dtype());
-  return {h, (centered ? layer_norm(h, w, b) : rms_norm(h, w)).to(r.dtype())};
+  return {h, (centered ? layer_norm(h, w, b) : rms_norm(h, w, kRmsEps)).to(r.dtype())};
 }
 AddNorm in_one(bool centered, const Tensor& x, const Tensor& r, const Tensor& w, const Tensor& b) {
-  return centered ? add_layer_norm(x, r, w, b) : add_rms_norm(x, r, w);
+  return centered ? add_layer_norm(x, r, w, b) : add_rms_norm(x, r, w, kRmsEps);
 }
 
 OpCase case_of(bool centered) {

@@ -202,8 +202,8 @@ class LEVIN_API LayerNorm : public Module {
 };
 
 struct RMSNormOptions {
-  std::int64_t features = 0;  // the last dimension of x
-  double eps = 1e-6;
+  std::int64_t features = 0;    // the last dimension of x
+  std::optional<double> eps{};  // default: the machine epsilon, as of rms_norm
 };
 // rms_norm: y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. weight [features], ones at first. Zhang &
 // Sennrich, 2019.
