@@ -1,6 +1,5 @@
 #include "levin/nn/recurrent.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 
@@ -176,7 +175,7 @@ Recurrent::Recurrent(Module& parent, std::string_view name, Kind kind, Options g
   if (options.dropout > 0) generator_.emplace(*this, "generator");
 }
 
-Tensors Recurrent::run(const Tensor& x, const Tensors& initial, const Tensor& lengths, Step step) const {
+Tensors Recurrent::run(const Tensor& x, const Tensors& initial, const Tensor& lengths, Step step, Whole whole) const {
   const char* layer = kLayers[static_cast<std::size_t>(kind_)];
   if (x.rank() != 3 || x.size(2) != options.in) {
     fail<ShapeError>(layer, ": x has shape ", x.shape(), ", expected ", options.batch_first ? "[N, L, " : "[L, N, ",
@@ -202,28 +201,31 @@ Tensors Recurrent::run(const Tensor& x, const Tensors& initial, const Tensor& le
   }
   std::vector<Tensors> leaving(initial.size());
   for (std::int64_t l = 0; l < options.num_layers; ++l) {
-    std::array<Tensors, 2> hidden;
+    Tensors directed;  // y of each direction
     for (std::int64_t d = 0; d < directions; ++d) {
       const std::int64_t at = l * directions + d;
       const Weights& w = weights_[static_cast<std::size_t>(at)];
-      const Tensors gates = unbind(linear(sequence, *w.ih, *w.bias_ih), 0);
       Tensors states;
       for (const Tensor& s : entering) states.push_back(select(s, 0, at));
-      Tensors& out = hidden[static_cast<std::size_t>(d)];
-      for (std::size_t i = 0; i < gates.size(); ++i) {
-        const std::size_t t = d == 1 ? gates.size() - 1 - i : i;
-        Tensors next = step(gates[t], w, states);
-        if (!idle.empty()) {
-          for (std::size_t k = 0; k < next.size(); ++k) next[k] = where(idle[t], states[k], next[k]);
+      if (whole && idle.empty() && !w.hr->defined()) {
+        directed.push_back(whole(sequence, w, states, d == 1));
+      } else {
+        const Tensors gates = unbind(linear(sequence, *w.ih, *w.bias_ih), 0);
+        Tensors out(gates.size());
+        for (std::size_t i = 0; i < gates.size(); ++i) {
+          const std::size_t t = d == 1 ? gates.size() - 1 - i : i;
+          Tensors next = step(gates[t], w, states);
+          if (!idle.empty()) {
+            for (std::size_t k = 0; k < next.size(); ++k) next[k] = where(idle[t], states[k], next[k]);
+          }
+          states = std::move(next);
+          out[t] = idle.empty() ? states[0] : masked_fill(states[0], idle[t], 0);
         }
-        states = std::move(next);
-        out.push_back(idle.empty() ? states[0] : masked_fill(states[0], idle[t], 0));
+        directed.push_back(stack(out, 0));
       }
-      if (d == 1) std::reverse(out.begin(), out.end());
       for (std::size_t k = 0; k < states.size(); ++k) leaving[k].push_back(states[k]);
     }
-    sequence = stack(hidden[0], 0);
-    if (directions == 2) sequence = cat({sequence, stack(hidden[1], 0)}, 2);
+    sequence = directions == 2 ? cat(directed, 2) : directed[0];
     if (generator_ && is_training() && l + 1 < options.num_layers) {
       sequence = levin::dropout(sequence, options.dropout, *generator_);
     }
@@ -237,11 +239,17 @@ LSTM::LSTM(Module& parent, std::string_view name, Options given) : Recurrent(par
 
 LSTMOutput LSTM::operator()(const Tensor& x, const LSTMState& state, const Tensor& lengths) const {
   const Call call(*this, x, state.h, state.c);
-  const Tensors out =
-      run(x, {state.h, state.c}, lengths, [](const Tensor& gates_x, const Weights& w, const Tensors& states) {
-        const LSTMState next = lstm_step(gates_x, linear(states[0], *w.hh, *w.bias_hh), states[1]);
-        return Tensors{w.hr->defined() ? linear(next.h, *w.hr) : next.h, next.c};
-      });
+  const Step step = [](const Tensor& gates_x, const Weights& w, const Tensors& states) {
+    const LSTMState next = lstm_step(gates_x, linear(states[0], *w.hh, *w.bias_hh), states[1]);
+    return Tensors{w.hr->defined() ? linear(next.h, *w.hr) : next.h, next.c};
+  };
+  const Whole whole = [](const Tensor& sequence, const Weights& w, Tensors& states, bool reverse) {
+    const Tensor bias = w.bias_ih->defined() ? *w.bias_ih + *w.bias_hh : Tensor();
+    const auto [y, c] = lstm_layer(sequence, {states[0], states[1]}, {*w.ih, *w.hh, bias}, reverse);
+    states = {select(y, 0, reverse ? 0 : -1), c};
+    return y;
+  };
+  const Tensors out = run(x, {state.h, state.c}, lengths, step, whole);
   call.gave(out[0], out[1], out[2]);
   return {out[0], out[1], out[2]};
 }

@@ -355,6 +355,17 @@ struct RunningStatistics {
 [[nodiscard]] LEVIN_API Tensor softmax(const Tensor& x, std::int64_t dim);
 [[nodiscard]] LEVIN_API Tensor log_softmax(const Tensor& x, std::int64_t dim);
 
+// A drawn category of each line along dim: softmax((logits + g) / tau, dim) with g = -log(-log u), u of U(0, 1). `hard`
+// gives 1 at the largest element and 0 elsewhere, with the derivative of the softmax. Computes 16-bit numbers in f32.
+// Throws ConfigError unless tau is above 0. Jang et al., "Categorical Reparameterization with Gumbel-Softmax", 2017.
+struct GumbelSoftmaxOptions {
+  double tau = 1;
+  bool hard = false;
+  std::int64_t dim = -1;
+};
+[[nodiscard]] LEVIN_API Tensor gumbel_softmax(const Tensor& logits, Generator& generator,
+                                              const GumbelSoftmaxOptions& options = {});
+
 // ---- Dropout, attention
 
 // For training: elements become 0 with probability p, the others are divided by 1 - p. The mask follows x's memory.
@@ -421,10 +432,24 @@ struct RotaryTable {
 // One step of an LSTM's state from its gates [..., 4 hidden], sums of products and biases that stand in PyTorch's order
 // i, f, g, o, and its state c [..., hidden]:
 //   c' = sigmoid(f) c + sigmoid(i) tanh(g),   h = sigmoid(o) tanh(c').
-// nn::LSTM and nn::LSTMCell call it. Throws ShapeError. Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
+// nn::LSTMCell calls it. Throws ShapeError. Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
 struct LstmCellState {
   Tensor h, c;
 };
 [[nodiscard]] LEVIN_API LstmCellState lstm_cell(const Tensor& gates, const Tensor& c);
+
+// A layer of an LSTM over a sequence x [L, N, in], L of 1 or more, from a state of [N, hidden]:
+//   h, c = lstm_cell(x[t] ih^T + h hh^T + bias, c),   y[t] = h
+// for t = 0 to L - 1, or from L - 1 down to 0 where `reverse`. ih [4 hidden, in], hh [4 hidden, hidden], bias
+// [4 hidden] or undefined. y [L, N, hidden], and the c of the last step [N, hidden]. The gradients of the weights are
+// products over all steps at once. nn::LSTM calls it. Throws ShapeError, DTypeError, DeviceError.
+struct LstmWeights {
+  Tensor ih, hh, bias;
+};
+struct LstmLayerOutput {
+  Tensor y, c;
+};
+[[nodiscard]] LEVIN_API LstmLayerOutput lstm_layer(const Tensor& x, const LstmCellState& state, const LstmWeights& w,
+                                                   bool reverse = false);
 
 }  // namespace levin

@@ -5,6 +5,7 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/pointwise/gate.h"
+#include "autograd/ops/pointwise/lstm_cell.h"
 #include "levin/layer_ops.h"
 
 namespace levin {
@@ -73,6 +74,50 @@ Tensor part_of(const Tensor& gates, Part part) {
   return narrow(gates, -1, static_cast<std::int64_t>(part) * size, size);
 }
 
+}  // namespace
+}  // namespace pointwise
+
+Tensor lstm_cell_into(const Tensor& h, const Tensor& gates, const Tensor& c) {
+  using namespace pointwise;
+  constexpr OpInfo info{.name = "lstm_cell"};
+  const Tensor added = empty(c.shape(), c.device(), c.dtype());
+  Tensor next = empty_like(added);
+  dispatch(info, gates, kFloats, [&]<class T>(const auto& on, T) {
+    constexpr Signature<T, T, T> two;
+    run(on, GatedTanh{}, two, added, part_of(gates, Part::candidate), part_of(gates, Part::in));
+    run(on, GatedSum{}, Signature<T, T, T, T>{}, next, c, part_of(gates, Part::forget), added);
+    run(on, GatedTanh{}, two, h, next, part_of(gates, Part::out));
+  });
+  return next;
+}
+
+Tensor lstm_cell_backward_into(const Tensor& g_gates, const Tensor& gh, const Tensor& gc, const Tensor& gates,
+                               const Tensor& c, const Tensor& next) {
+  using namespace pointwise;
+  constexpr OpInfo info{.name = "lstm_cell_backward"};
+  const Tensor in = part_of(gates, Part::in), forget = part_of(gates, Part::forget),
+               candidate = part_of(gates, Part::candidate), out = part_of(gates, Part::out);
+  Tensor g_c = empty(c.shape(), c.device(), c.dtype()), g_next = empty_like(g_c);
+  dispatch(info, gates, kFloats, [&]<class T>(const auto& on, T) {
+    constexpr Signature<T, T, T, T> three;
+    run(on, OfTanhGate{}, three, part_of(g_gates, Part::out), gh, next, out);
+    run(on, OfGatedTanh{}, three, g_next, gh, next, out);
+  });
+  const Tensor g_state = gc + g_next;
+  dispatch(info, gates, kFloats, [&]<class T>(const auto& on, T) {
+    constexpr Signature<T, T, T> two;
+    constexpr Signature<T, T, T, T> three;
+    run(on, GateSlope{}, three, part_of(g_gates, Part::forget), g_state, c, forget);
+    run(on, OfTanhGate{}, three, part_of(g_gates, Part::in), g_state, candidate, in);
+    run(on, OfGatedTanh{}, three, part_of(g_gates, Part::candidate), g_state, candidate, in);
+    run(on, Gate{}, two, g_c, g_state, forget);
+  });
+  return g_c;
+}
+
+namespace pointwise {
+namespace {
+
 struct LstmCellBackward {
   static constexpr OpInfo info{.name = "lstm_cell_backward"};
   SavedInput gh{}, gc{}, gates{}, c{}, next{};
@@ -80,25 +125,8 @@ struct LstmCellBackward {
   std::array<Tensor, 2> forward(const Tensor& gh_, const Tensor& gc_, const Tensor& gates_, const Tensor& c_,
                                 const Tensor& next_) {
     gh = gh_, gc = gc_, gates = gates_, c = c_, next = next_;
-    const Tensor in = part_of(gates_, Part::in), forget = part_of(gates_, Part::forget),
-                 candidate = part_of(gates_, Part::candidate), out = part_of(gates_, Part::out);
     const Tensor g_gates = empty(gates_.shape(), gates_.device(), gates_.dtype());
-    Tensor g_c = empty(c_.shape(), c_.device(), c_.dtype()), g_next = empty_like(g_c);
-    dispatch(info, gates_, kFloats, [&]<class T>(const auto& on, T) {
-      constexpr Signature<T, T, T, T> three;
-      run(on, OfTanhGate{}, three, part_of(g_gates, Part::out), gh_, next_, out);
-      run(on, OfGatedTanh{}, three, g_next, gh_, next_, out);
-    });
-    const Tensor g_state = gc_ + g_next;
-    dispatch(info, gates_, kFloats, [&]<class T>(const auto& on, T) {
-      constexpr Signature<T, T, T> two;
-      constexpr Signature<T, T, T, T> three;
-      run(on, GateSlope{}, three, part_of(g_gates, Part::forget), g_state, c_, forget);
-      run(on, OfTanhGate{}, three, part_of(g_gates, Part::in), g_state, candidate, in);
-      run(on, OfGatedTanh{}, three, part_of(g_gates, Part::candidate), g_state, candidate, in);
-      run(on, Gate{}, two, g_c, g_state, forget);
-    });
-    return {g_gates, g_c};
+    return {g_gates, lstm_cell_backward_into(g_gates, gh_, gc_, gates_, c_, next_)};
   }
   // The composite twin, in public ops.
   [[nodiscard]] static std::array<Tensor, 2> twin(const Tensor& gh, const Tensor& gc, const Tensor& gates,
@@ -126,14 +154,8 @@ struct LstmCell {
   // c', h
   std::array<Tensor, 2> forward(const Tensor& gates_, const Tensor& c_) {
     gates = gates_, c = c_;
-    const Tensor added = empty(c_.shape(), c_.device(), c_.dtype());
-    Tensor y = empty_like(added), state = empty_like(added);
-    dispatch(info, gates_, kFloats, [&]<class T>(const auto& on, T) {
-      constexpr Signature<T, T, T> two;
-      run(on, GatedTanh{}, two, added, part_of(gates_, Part::candidate), part_of(gates_, Part::in));
-      run(on, GatedSum{}, Signature<T, T, T, T>{}, state, c_, part_of(gates_, Part::forget), added);
-      run(on, GatedTanh{}, two, y, state, part_of(gates_, Part::out));
-    });
+    Tensor y = empty(c_.shape(), c_.device(), c_.dtype());
+    const Tensor state = lstm_cell_into(y, gates_, c_);
     next = state;
     return {state, y};
   }

@@ -94,10 +94,13 @@ class LEVIN_API Recurrent : public Module {
   };
   // The states after a step from those before it, h first; gates_x = x W_ih^T + b_ih [N, gates * hidden].
   using Step = Tensors (*)(const Tensor& gates_x, const Weights& weights, const Tensors& states);
+  // All steps of a sequence [L, N, in] at once: its y, and in `states` those after the last step.
+  using Whole = Tensor (*)(const Tensor& sequence, const Weights& weights, Tensors& states, bool reverse);
 
   Recurrent(Module& parent, std::string_view name, Kind kind, Options options);
   // y, then the final value of each state [num_layers * directions, N, features].
-  [[nodiscard]] Tensors run(const Tensor& x, const Tensors& initial, const Tensor& lengths, Step step) const;
+  [[nodiscard]] Tensors run(const Tensor& x, const Tensors& initial, const Tensor& lengths, Step step,
+                            Whole whole = nullptr) const;
 
  private:
   const Kind kind_;
