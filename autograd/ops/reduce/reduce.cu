@@ -130,20 +130,37 @@ LEVIN_OP_TABLE(Sum<true>)
 
 // ---- Product
 
+// The dimensions of x, those that are reduced at the end.
+struct ReducedLast {
+  std::array<std::int64_t, kMaxRank> order{}, inverse{};
+  Shape shape{}, rows;  // of the permuted x, and as [kept, reduced]
+
+  explicit ReducedLast(const Over& over) : rows{reduced_shape(over.in, over.mask, KeepDim::no).numel(), over.count()} {
+    std::size_t rank = 0;
+    for (const bool reduced : {false, true}) {
+      for (int d = 0; d < over.in.rank(); ++d) {
+        if (bool(over.mask >> d & 1u) != reduced) continue;
+        inverse[static_cast<std::size_t>(d)] = static_cast<std::int64_t>(rank);
+        order[rank++] = d;
+        shape = shape.inserted(shape.rank(), over.in[d]);
+      }
+    }
+  }
+  [[nodiscard]] Tensor rows_of(const Tensor& x) const { return reshape(permute(x, dims_in(order)), Dims(rows.dims())); }
+  // From rows back to x's dimensions.
+  [[nodiscard]] Tensor back(const Tensor& y) const { return permute(reshape(y, Dims(shape.dims())), dims_in(inverse)); }
+
+ private:
+  [[nodiscard]] Dims dims_in(const std::array<std::int64_t, kMaxRank>& list) const {
+    return Dims(std::span<const std::int64_t>(list.data(), static_cast<std::size_t>(shape.rank())));
+  }
+};
+
 // The product as a tree of multiplications: unlike gy * y / x, derivatives of any order are right where elements are
 // zero.
 Tensor product_tree(const Tensor& x, const Over& over) {
-  std::array<std::int64_t, kMaxRank> order{};
-  std::size_t rank = 0;
-  for (const bool reduced : {false, true}) {
-    for (int d = 0; d < over.in.rank(); ++d) {
-      if (bool(over.mask >> d & 1u) == reduced) order[rank++] = d;
-    }
-  }
-  const Shape kept = reduced_shape(over.in, over.mask, KeepDim::no);
-  Tensor t = permute(x, Dims(std::span<const std::int64_t>(order.data(), rank)));
-  t = reshape(t, Dims(Shape{kept.numel(), over.count()}.dims()));
   if (over.count() == 0) return ones(over.out, x.device(), x.dtype());
+  Tensor t = ReducedLast(over).rows_of(x);
   while (t.size(1) > 1) {
     const std::int64_t n = t.size(1), half = n / 2;
     const Tensor pairs = narrow(t, 1, 0, half) * narrow(t, 1, half, half);
@@ -151,6 +168,67 @@ Tensor product_tree(const Tensor& x, const Over& over) {
   }
   return reshape(t, Dims(over.out.dims()));
 }
+Tensor slope_of_tree(const Tensor& gy, const Tensor& x, const Over& over) {
+  if (x.numel() == 0) return zeros(x.shape(), x.device(), x.dtype());
+  return vjp<1>([&](auto& in) { return product_tree(in[0], over); }, {x}, std::array{gy}, NeedMask(1))[0];
+}
+
+// gx[k] = gy times the product of the other elements of a row: gy y / x[k] where no factor of y is far from 1, else the
+// product of those before it and of those behind it.
+template <class T>
+void product_slopes(const Cpu& on, const T* gy, const T* x, T* gx, std::int64_t rows, std::int64_t n) {
+  constexpr std::int64_t kTask = 8192, kChains = 4;
+  on.parallel_for(rows, std::max<std::int64_t>(1, kTask / n), [=](std::int64_t begin, std::int64_t end) {
+    std::vector<double> before;
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* const from = x + row * n;
+      T* const to = gx + row * n;
+      double chains[kChains] = {1, 1, 1, 1};
+      for (std::int64_t k = 0; k < n; ++k) chains[k % kChains] *= double(from[k]);
+      const double g = double(gy[row]), all = chains[0] * chains[1] * (chains[2] * chains[3]), top = g * all;
+      bool exact = std::isnormal(all) && (std::isnormal(top) || g == 0 || !std::isfinite(g));
+      for (const double chain : chains) exact &= std::isnormal(chain);
+      if (exact) {
+        for (std::int64_t k = 0; k < n; ++k) to[k] = T(top / double(from[k]));
+        continue;
+      }
+      before.resize(static_cast<std::size_t>(n));
+      double product = g;
+      for (std::int64_t k = 0; k < n; ++k) {
+        before[static_cast<std::size_t>(k)] = product;
+        product *= double(from[k]);
+      }
+      product = 1;
+      for (std::int64_t k = n - 1; k >= 0; --k) {
+        to[k] = T(before[static_cast<std::size_t>(k)] * product);
+        product *= double(from[k]);
+      }
+    }
+  });
+}
+
+struct ProdBackward {
+  static constexpr OpInfo info{.name = "prod_backward"};
+  Over over;
+  SavedInput gy{}, x{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& x_) {
+    gy = gy_, x = x_;
+    const ReducedLast last(over);
+    const Tensor rows = last.rows_of(x_).contiguous(), g = gy_.contiguous();
+    Tensor gx = empty_like(rows);
+    dispatch_dtype(info, x_, kFloats, [&]<class T>(T) {
+      if (gx.numel() > 0)
+        product_slopes(Cpu{}, ptr<const T>(g), ptr<const T>(rows), ptr<T>(gx), rows.size(0), rows.size(1));
+    });
+    return last.back(gx);
+  }
+  Grads<2> backward(const Tensor& gg, NeedMask need) {
+    return vjp<2>([&](auto& in) { return slope_of_tree(in[0], in[1], over); }, {gy.get(), x.get()}, std::array{gg},
+                  need);
+  }
+};
+LEVIN_OP_TABLE(ProdBackward)
 
 struct Prod {
   static constexpr OpInfo info{.name = "prod", .autocast = AutocastPolicy::full};
@@ -165,8 +243,9 @@ struct Prod {
     x = x_;
     return y;
   }
-  Grads<1> backward(const Tensor& gy, Need<1> need) {
-    return vjp<1>([&](auto& in) { return product_tree(in[0], over); }, {x.get()}, std::array{gy}, need);
+  Grads<1> backward(const Tensor& gy, Need<1>) {
+    const Tensor& from = x.get();
+    return {from.device().is_cpu() ? apply(ProdBackward{over}, gy, from) : slope_of_tree(gy, from, over)};
   }
 };
 LEVIN_OP_TABLE(Prod)

@@ -149,8 +149,10 @@ LEVIN_OP_CASE(prod) {
     for (const double x : v) p *= x;
     return p;
   };
-  return reduction(
+  OpCase c = reduction(
       "prod", kComputedDTypes, [](const Tensor& x, Dims d, KeepDim k) { return prod(x, d, k); }, product, 0.7, 1.4);
+  c.ops.push_back("prod_backward");
+  return c;
 }
 
 LEVIN_OP_CASE(amax) {

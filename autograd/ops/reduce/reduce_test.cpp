@@ -17,7 +17,7 @@ namespace levin {
 namespace {
 
 const Device cpu = Device::cpu();
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 using Values = std::vector<double>;
 
@@ -327,6 +327,37 @@ TEST_CASE("gradients of reductions, first and second") {
 }
 
 Values gradient(const Tensor& y, const Tensor& x) { return values(grad(y, std::span(&x, 1))[0]); }
+
+TEST_CASE("the gradient of a product is the product of the others, where one is 0 and where the product overflows") {
+  const auto gradient_of = [](const Values& row, DType dtype, double seed) {
+    Tensor x = from_data(row, {static_cast<std::int64_t>(row.size())}, Device::cpu()).to(dtype).detach();
+    x.requires_grad_();
+    const Tensor y = prod(x), g = full({}, seed, Device::cpu(), dtype);
+    return values(grad(std::span(&y, 1), std::span(&x, 1), std::span(&g, 1))[0].to(DType::f64));
+  };
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CHECK(gradient_of({2, 3, 4, 5, 8}, dtype, 2) == Values{960, 640, 480, 384, 240});
+    CHECK(gradient_of({2, 0, 4, 5, 8}, dtype, 1) == Values{0, 320, 0, 0, 0});
+    CHECK(gradient_of({2, 0, 4, 0, 8}, dtype, 1) == Values{0, 0, 0, 0, 0});
+    CHECK(gradient_of({-2, 0.5, kInf}, dtype, 1) == Values{kInf, -kInf, -1});
+    CHECK(std::isnan(gradient_of({2, kNaN, 4}, dtype, 1)[0]));
+    CHECK(gradient_of({2, kNaN, 0}, dtype, 0).size() == 3);
+    CHECK(gradient_of({3}, dtype, 7) == Values{7});
+  }
+  // The product is infinite, or 0, and the products of the others are not.
+  CHECK(gradient_of({0x1p600, 0x1p600, 0x1p-600}, DType::f64, 1) == Values{1, 1, kInf});
+  CHECK(gradient_of({0x1p-600, 0x1p-600, 0x1p600}, DType::f64, 1) == Values{1, 1, 0});
+  CHECK(gradient_of({0x1p-1000, 1, 1, 1, 0x1p-70, 0x1p1000}, DType::f64, 1)[0] == 0x1p930);
+  CHECK(gradient_of({0x1p100, 0x1p100, 0x1p-100}, DType::f32, 1) == Values{1, 1, kInf});
+  CHECK(gradient_of({0x1p-500, 0x1p-500}, DType::f64, 0x1p-600) == Values{0, 0});
+  // Of nothing, twice.
+  Tensor none = zeros({2, 0}, Device::cpu());
+  none.requires_grad_();
+  const Tensor y = prod(none, 1);
+  const Tensor g = grad(y.sum(), std::span(&none, 1), {.create_graph = true})[0];
+  CHECK(g.shape() == Shape{2, 0});
+  CHECK(grad(sum(g * none), std::span(&none, 1))[0].shape() == Shape{2, 0});
+}
 
 TEST_CASE("gradients at kinks: ties share, zeros of a product, a norm and a deviation of zero") {
   Tensor x = tensor({2.0, 5.0, 5.0}, cpu);
