@@ -16,10 +16,12 @@ namespace levin::testing {
 namespace {
 
 using distributions::Bernoulli, distributions::Categorical, distributions::Cauchy, distributions::Exponential,
-    distributions::Gumbel, distributions::Laplace, distributions::LogNormal, distributions::MultivariateNormal,
-    distributions::Normal, distributions::Uniform;
+    distributions::Geometric, distributions::Gumbel, distributions::HalfNormal, distributions::Laplace,
+    distributions::LogNormal, distributions::MultivariateNormal, distributions::Normal,
+    distributions::OneHotCategorical, distributions::Uniform;
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 using Values = std::vector<double>;
 
 Tensor vec(const Values& v, DType dtype = DType::f64) {
@@ -30,7 +32,9 @@ void close(const Tensor& got, const Values& want) {
   const Values values = got.detach().to(DType::f64).to_vector<double>();
   REQUIRE(values.size() == want.size());
   for (std::size_t k = 0; k < want.size(); ++k) {
-    if (std::isinf(want[k]))
+    if (std::isnan(want[k]))
+      CHECK(std::isnan(values[k]));
+    else if (std::isinf(want[k]))
       CHECK(values[k] == want[k]);
     else
       CHECK(values[k] == doctest::Approx(want[k]).epsilon(1e-9));
@@ -148,6 +152,18 @@ TEST_CASE("samples have the moments of their distributions") {
   check_moments(Bernoulli::of_probs(vec({0.3})).sample(g, many), 0.3, 0.21, 0.21 * (1 - 3 * 0.21));
   const Tensor drawn = Categorical{log(vec({1, 2, 5}))}.sample(g, many);
   check_moments(eq(drawn, 1).to(DType::f64), 0.25, 0.1875, 0.1875 * (1 - 3 * 0.1875));
+  const Tensor vectors = OneHotCategorical{log(vec({1, 2, 5}))}.sample(g, many);
+  check_moments(select(vectors, 1, 1), 0.25, 0.1875, 0.1875 * (1 - 3 * 0.1875));
+  CHECK(equal(sum(vectors, {1}), ones(many, cpu, DType::f64)));
+  // With a = sqrt(2 / pi) the fourth central moment of |N(0, 1)| is 3 - 2 a^2 - 3 a^4.
+  const double a2 = 2 / std::numbers::pi;
+  check_moments(HalfNormal{b}.sample(g, many), 2 * std::sqrt(a2), 4 * (1 - a2), 16 * (3 - 2 * a2 - 3 * a2 * a2));
+  // With q = 1 - p that of failures before a success is q (9 q + p^2) / p^4.
+  for (const double p : {0.4, 1 - 0x1p-10}) {
+    const double q = 1 - p;
+    check_moments(Geometric::of_probs(vec({p})).sample(g, many), q / p, q / (p * p),
+                  q * (9 * q + p * p) / std::pow(p, 4));
+  }
 }
 
 TEST_CASE("shapes of samples and densities are those of the parameters, with the asked ones in front") {
@@ -162,6 +178,17 @@ TEST_CASE("shapes of samples and densities are those of the parameters, with the
   CHECK(c.sample(g).shape() == Shape{3});
   CHECK(c.log_prob(zeros({2, 1}, cpu, DType::i64)).shape() == Shape{2, 3});
   CHECK(c.entropy().shape() == Shape{3});
+  CHECK(c.mean().shape() == Shape{3});
+  const OneHotCategorical o{zeros({3, 5}, cpu)};
+  CHECK(o.sample(g, {2}).shape() == Shape{2, 3, 5});
+  CHECK(o.log_prob(zeros({2, 1, 5}, cpu)).shape() == Shape{2, 3});
+  CHECK(o.mean().shape() == Shape{3, 5});
+  CHECK(Normal{column, row}.mean().shape() == Shape{3, 4});
+  CHECK(Gumbel{column, row}.variance().shape() == Shape{3, 4});
+  CHECK(Cauchy{column, row}.variance().shape() == Shape{3, 4});
+  CHECK(HalfNormal{column}.rsample(g, {2}).shape() == Shape{2, 3, 1});
+  CHECK(Geometric{row.to(DType::bf16)}.sample(g, {2}).dtype() == DType::bf16);
+  CHECK(OneHotCategorical{row.to(DType::f16)}.sample(g).dtype() == DType::f16);
   CHECK(Normal{column, row}.rsample(g).dtype() == DType::f32);
   CHECK(Exponential{row.to(DType::bf16)}.sample(g).dtype() == DType::bf16);
 }
@@ -201,6 +228,49 @@ TEST_CASE("log-normal, Gumbel and Cauchy densities and entropies equal PyTorch's
   close(Cauchy{loc, scale}.entropy(), {3.224171427529236, 1.1447298858494002});
 }
 
+// D(...).log_prob(x) and D(...).entropy() of torch.distributions of PyTorch 2.13 in f64, validate_args=False.
+TEST_CASE("half-normal, geometric and one-hot densities and entropies equal PyTorch's") {
+  const HalfNormal half{vec({2, 0.25})};
+  close(half.log_prob(vec({1.5, 0.5})), {-1.2001885332046727, -0.8394969915248368});
+  close(half.log_prob(vec({0, -1})), {-0.9189385332046728, -kInf});
+  close(half.entropy(), {1.4189385332046727, -0.6605030084751632});
+  const Geometric failures{vec({-1.5, 0.25, 2})};
+  close(failures.log_prob(vec({0, 3, 1})), {-1.7014132779827524, -3.053757679515374, -2.253856022085944});
+  close(failures.log_prob(vec({-1})), {-kInf, -kInf, -kInf});
+  close(failures.entropy(), {2.6040849645390165, 1.219181686850029, 0.41477641584135877});
+  close(Geometric::of_probs(vec({0.3})).log_prob(vec({2})), {-1.9173226922034008});
+  close(Geometric::of_probs(vec({0.3})).probs(), {0.3});
+  const OneHotCategorical vectors = OneHotCategorical::of_probs(reshape(vec({1, 0, 3, 2, 1, 1}), {2, 3}));
+  close(vectors.log_prob(reshape(vec({0, 0, 1, 0, 1, 0}), {2, 3})), {-0.2876820724517809, -1.3862943611198906});
+  close(vectors.log_prob(vec({0, 1, 0})), {-kInf, -1.3862943611198906});
+  close(vectors.entropy(), {0.5623351446188083, 1.0397207708399179});
+  close(vectors.probs(), {0.25, 0, 0.75, 0.5, 0.25, 0.25});
+}
+
+// D(...).mean and D(...).variance of the same.
+TEST_CASE("means and variances equal PyTorch's, also where they are infinite or NaN") {
+  const Tensor loc = vec({0.5, -1}), scale = vec({2, 0.25});
+  const auto moments = [](const auto& d, const Values& mean, const Values& variance) {
+    close(d.mean(), mean);
+    close(d.variance(), variance);
+  };
+  moments(Normal{loc, scale}, {0.5, -1}, {4, 0.0625});
+  moments(HalfNormal{scale}, {1.5957691216057308, 0.19947114020071635}, {1.4535209105296745, 0.022711264227026164});
+  moments(Uniform{loc, loc + scale}, {1.5, -0.875}, {1 / 3.0, 0.0625 / 12});
+  moments(Exponential{scale}, {0.5, 4}, {0.25, 16});
+  moments(Laplace{loc, scale}, {0.5, -1}, {8, 0.125});
+  moments(LogNormal{loc, scale}, {12.182493960703473, 0.3795571881830896}, {7954.670768472807, 0.009291307743475185});
+  moments(Gumbel{loc, scale}, {1.6544313298030657, -0.8556960837746168}, {6.579736267392906, 0.10280837917801415});
+  moments(Cauchy{loc, scale}, {kNaN, kNaN}, {kInf, kInf});
+  const Tensor logits = vec({-1.5, 0.25, 2});
+  moments(Bernoulli{logits}, {0.18242552380635635, 0.5621765008857981, 0.8807970779778823},
+          {0.14914645207033286, 0.24613408273759835, 0.10499358540350662});
+  moments(Geometric{logits}, {4.4816890703380645, 0.778800783071405, 0.1353352832366128},
+          {24.567225993525728, 1.3853314427840386, 0.15365092212534703});
+  moments(Categorical{logits}, {kNaN}, {kNaN});
+  moments(OneHotCategorical::of_probs(vec({1, 0, 3})), {0.25, 0, 0.75}, {0.1875, 0, 0.1875});
+}
+
 #if LEVIN_HAVE_EIGEN
 MultivariateNormal skewed() {
   return {vec({1, -2, 0.5}), reshape(vec({2, 99, 99, 0.5, 1, 99, -1, 0.25, 0.5}), {3, 3})};  // 99: not read
@@ -214,6 +284,8 @@ TEST_CASE("multivariate normal densities, entropies and divergences equal PyTorc
   close(skewed().log_prob(x), {-10.295878099614018, -6.3818155996140185});
   close(of_rows().log_prob(x), {-4.159246715784791, -7.909246715784791});
   close(skewed().entropy(), {4.2568155996140185});
+  close(skewed().mean(), {1, -2, 0.5});
+  close(skewed().variance(), {4, 1.25, 1.3125});
   close(kl_divergence(skewed(), of_rows()), {7.736272579585405});
   close(kl_divergence(of_rows(), skewed()), {17.206372237487763});
   // Three factors of 3 x 3, whose shape a single one must not be taken for.
@@ -222,6 +294,8 @@ TEST_CASE("multivariate normal densities, entropies and divergences equal PyTorc
   close(kl_divergence(of_rows(), three), {17.206372237487763, 17.206372237487763, 17.206372237487763});
   CHECK(three.log_prob(unsqueeze(x, 1)).shape() == Shape{2, 3});
   CHECK(three.entropy().shape() == Shape{3});
+  CHECK(three.mean().shape() == Shape{3, 3});
+  CHECK(three.variance().shape() == Shape{3, 3});
   Generator g(3);
   CHECK(three.sample(g, {5}).shape() == Shape{5, 3, 3});
   CHECK_FALSE(three.rsample(g).requires_grad());
@@ -253,8 +327,8 @@ TEST_CASE("multivariate normal samples have their mean and covariance, and deriv
   const GradcheckFn f = [&](std::span<const Tensor> in) {
     Generator again(5);
     const MultivariateNormal d{in[0], in[1]};
-    return Tensors{d.rsample(again, {2}), d.log_prob(vec({0, 1, 2})), d.entropy(), kl_divergence(d, of_rows()),
-                   kl_divergence(of_rows(), d)};
+    return Tensors{d.rsample(again, {2}),       d.log_prob(vec({0, 1, 2})), d.entropy(), d.mean(), d.variance(),
+                   kl_divergence(d, of_rows()), kl_divergence(of_rows(), d)};
   };
   const GradcheckResult result = gradcheck(f, std::array{loc, l});
   CHECK_MESSAGE(result.ok, result.message);
@@ -270,6 +344,17 @@ TEST_CASE("divergences follow their formulas, and one with itself is 0") {
   close(kl_divergence(a, b), {0.5 * std::log(2.0) + 0.5 * std::log(0.5 / 0.75)});
   close(kl_divergence(c, a), {std::log(2.0)});
   CHECK(at(kl_divergence(a, c)) == kInf);
+  // kl_divergence(D(logits=p), D(logits=q)) of PyTorch.
+  const Tensor from = vec({-1.5, 0.25, 2}), to = vec({0.5, -1, 2});
+  close(kl_divergence(Bernoulli{from}, Bernoulli{to}), {0.40781265858464155, 0.19004289374662686, 0});
+  close(kl_divergence(Geometric{from}, Geometric{to}), {2.2355021933089385, 0.33804844821365554, 0});
+  const OneHotCategorical o = OneHotCategorical::of_probs(vec({1, 0, 3}));
+  close(kl_divergence(o, OneHotCategorical::of_probs(vec({1, 1, 2}))), {0.3040988310811233});
+  const Bernoulli never{vec({-kInf})}, always{vec({kInf})}, coin{vec({0})};
+  close(kl_divergence(never, coin), {std::log(2.0)});
+  close(kl_divergence(always, coin), {std::log(2.0)});
+  CHECK(at(kl_divergence(coin, never)) == kInf);
+  CHECK(at(kl_divergence(coin, always)) == kInf);
 }
 
 TEST_CASE("rsample and log_prob differentiate in the parameters, and sample does not") {
@@ -281,7 +366,7 @@ TEST_CASE("rsample and log_prob differentiate in the parameters, and sample does
     const GradcheckFn f = [&](std::span<const Tensor> in) {
       Generator g(5);
       const auto d = make(in[0], in[1]);
-      return Tensors{d.rsample(g, {3}), d.log_prob(vec({0.7, 0.1})), d.entropy()};
+      return Tensors{d.rsample(g, {3}), d.log_prob(vec({0.7, 0.1})), d.entropy(), d.mean(), d.variance()};
     };
     const GradcheckResult result = gradcheck(f, std::array{x, y});
     CHECK_MESSAGE(result.ok, result.message);
@@ -292,16 +377,42 @@ TEST_CASE("rsample and log_prob differentiate in the parameters, and sample does
   check([](const Tensor& x, const Tensor& y) { return Laplace{x, y}; });
   check([](const Tensor& x, const Tensor& y) { return Exponential{exp(x) + y}; });
   check([](const Tensor& x, const Tensor& y) { return Uniform{x - 1, x + y + 3}; });
-  check([](const Tensor& x, const Tensor& y) { return LogNormal{x, y}; });
+  check([](const Tensor& x, const Tensor& y) { return LogNormal{x, y * 0.5}; });
   check([](const Tensor& x, const Tensor& y) { return Gumbel{x, y}; });
-  check([](const Tensor& x, const Tensor& y) { return Cauchy{x, y}; });
+  check([](const Tensor& x, const Tensor& y) { return HalfNormal{exp(x) + y}; });
+  Tensor place = vec(first), width = vec(second);
+  place.requires_grad_();
+  width.requires_grad_();
+  const GradcheckFn of_cauchy = [](std::span<const Tensor> in) {  // its moments are constants
+    Generator g(5);
+    const Cauchy d{in[0], in[1]};
+    return Tensors{d.rsample(g, {3}), d.log_prob(vec({0.7, 0.1})), d.entropy()};
+  };
+  CHECK(gradcheck(of_cauchy, std::array{place, width}).ok);
   Tensor logits = vec({0.3, -0.2, 1});
   logits.requires_grad_();
   const GradcheckFn f = [&](std::span<const Tensor> in) {
     const Categorical c{in[0]};
     const Bernoulli b{in[0]};
-    return Tensors{c.log_prob(from_data(std::vector<std::int64_t>{2, 0}, {2}, cpu)), c.entropy(), b.entropy(),
-                   b.log_prob(vec({1, 0, 1})), kl_divergence(c, Categorical{in[0] * in[0]})};
+    const Geometric failures{in[0]};
+    const OneHotCategorical o{in[0]};
+    const Tensor other = in[0] * in[0];
+    return Tensors{c.log_prob(from_data(std::vector<std::int64_t>{2, 0}, {2}, cpu)),
+                   c.entropy(),
+                   b.entropy(),
+                   b.log_prob(vec({1, 0, 1})),
+                   b.variance(),
+                   failures.entropy(),
+                   failures.log_prob(vec({2, 0, 5})),
+                   failures.mean(),
+                   failures.variance(),
+                   o.log_prob(vec({0, 1, 0})),
+                   o.entropy(),
+                   o.variance(),
+                   kl_divergence(c, Categorical{other}),
+                   kl_divergence(b, Bernoulli{other}),
+                   kl_divergence(failures, Geometric{other}),
+                   kl_divergence(o, OneHotCategorical{other})};
   };
   CHECK(gradcheck(f, std::array{logits}).ok);
 }
@@ -313,6 +424,13 @@ TEST_CASE("parameters of two dtypes, and logits without categories, are refused"
   CHECK_THROWS_WITH_AS((void)(Categorical{zeros({}, cpu)}.entropy()), doctest::Contains("Categorical: logits"),
                        ShapeError);
   CHECK_THROWS_AS((void)(Exponential{zeros({2}, cpu, DType::i64)}.entropy()), UnsupportedError);
+  CHECK_THROWS_AS((void)(HalfNormal{zeros({2}, cpu, DType::i64)}.mean()), UnsupportedError);
+  CHECK_THROWS_WITH_AS((void)(OneHotCategorical{zeros({}, cpu)}.mean()), doctest::Contains("OneHotCategorical: logits"),
+                       ShapeError);
+  CHECK_THROWS_WITH_AS((void)(OneHotCategorical{zeros({3}, cpu)}.log_prob(zeros({2}, cpu))),
+                       "OneHotCategorical: values have shape [2], expected 3 numbers in the last dimension",
+                       ShapeError);
+  CHECK_THROWS_AS((void)kl_divergence(Bernoulli{zeros({2}, cpu)}, Bernoulli{zeros({2}, cpu, DType::f64)}), DTypeError);
 }
 
 }  // namespace levin::testing

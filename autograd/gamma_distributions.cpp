@@ -1,5 +1,6 @@
 // Distributions made of gamma draws. Apart from the others: a program that uses those alone is linked without them.
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "autograd/autocast.h"
@@ -15,6 +16,11 @@ Tensor widened(const Tensor& x) { return x.dtype() == DType::f64 ? x : x.to(DTyp
 
 // The logarithm of the beta function.
 Tensor log_beta(const Tensor& a, const Tensor& b) { return lgamma(a) + lgamma(b) - lgamma(a + b); }
+
+Shape shape_of(const StudentT& t) {
+  (void)common("StudentT", t.df, t.loc);
+  return broadcast_shapes("StudentT", t.df.shape(), common("StudentT", t.loc, t.scale));
+}
 
 Shape categories(const Dirichlet& d) {
   check_float("Dirichlet", d.concentration);
@@ -40,6 +46,14 @@ Tensor Gamma::entropy() const {
   (void)common("Gamma", concentration, rate);
   return concentration - log(rate) + lgamma(concentration) + (1 - concentration) * digamma(concentration);
 }
+Tensor Gamma::mean() const {
+  (void)common("Gamma", concentration, rate);
+  return concentration / rate;
+}
+Tensor Gamma::variance() const {
+  (void)common("Gamma", concentration, rate);
+  return concentration / square(rate);
+}
 
 Tensor Chi2::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
 Tensor Chi2::rsample(Generator& generator, const Shape& shape) const {
@@ -53,30 +67,43 @@ Tensor Chi2::entropy() const {
   (void)common("Chi2", df);
   return Gamma{df * 0.5, full({}, 0.5, df.device(), df.dtype())}.entropy();
 }
+Tensor Chi2::mean() const { return expand(df, common("Chi2", df)); }
+Tensor Chi2::variance() const {
+  (void)common("Chi2", df);
+  return df * 2;
+}
 
 Tensor StudentT::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
 Tensor StudentT::rsample(Generator& generator, const Shape& shape) const {
-  (void)common("StudentT", df, loc);
-  const Shape whole = joined(shape, broadcast_shapes("StudentT", df.shape(), common("StudentT", loc, scale)));
+  const Shape whole = joined(shape, shape_of(*this));
   const Tensor half = widened(df) * 0.5, z = randn(whole, generator, df.device(), half.dtype());
   // sqrt(df / 2) / sqrt(draw), by logarithms: draws of a small df underflow.
   const Tensor spread = exp((log(half) - standard_gamma(expand(half, whole), generator, Logarithm::yes)) * 0.5);
   return loc + scale * (z * spread).to(df.dtype());
 }
 Tensor StudentT::log_prob(const Tensor& x) const {
-  (void)common("StudentT", df, loc);
-  (void)common("StudentT", loc, scale);
+  (void)shape_of(*this);
   const Tensor half = df * 0.5, above = half + 0.5;
   return (lgamma(above) - lgamma(half) - log(df * std::numbers::pi) * 0.5 - log(scale)) -
          above * log1p(square((x - loc) / scale) / df);
 }
 Tensor StudentT::entropy() const {
-  (void)common("StudentT", df, loc);
-  const Shape whole = broadcast_shapes("StudentT", df.shape(), common("StudentT", loc, scale));
+  const Shape whole = shape_of(*this);
   const Tensor half = df * 0.5, above = half + 0.5;
   const Tensor of_df = above * (digamma(above) - digamma(half)) + log(df) * 0.5 + lgamma(half) - lgamma(above) +
                        0.5 * std::log(std::numbers::pi);
   return expand(of_df + log(scale), whole);
+}
+Tensor StudentT::mean() const {
+  return masked_fill(expand(loc, shape_of(*this)), le(df.detach(), 1), std::numeric_limits<double>::quiet_NaN());
+}
+Tensor StudentT::variance() const {
+  const Shape whole = shape_of(*this);
+  // A df without a finite variance is replaced, so that no NaN enters a gradient.
+  const Tensor own = df.detach(), at = masked_fill(df, le(own, 2), 3);
+  const Tensor finite = expand(square(scale) * (at / (at - 2)), whole);
+  return masked_fill(masked_fill(finite, le(own, 2), std::numeric_limits<double>::infinity()), le(own, 1),
+                     std::numeric_limits<double>::quiet_NaN());
 }
 
 Tensor Beta::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
@@ -98,6 +125,15 @@ Tensor Beta::entropy() const {
   (void)common("Beta", concentration1, concentration0);
   const Tensor &a = concentration1, &b = concentration0, total = a + b;
   return log_beta(a, b) + (1 - a) * digamma(a) + (1 - b) * digamma(b) + (total - 2) * digamma(total);
+}
+Tensor Beta::mean() const {
+  (void)common("Beta", concentration1, concentration0);
+  return concentration1 / (concentration1 + concentration0);
+}
+Tensor Beta::variance() const {
+  (void)common("Beta", concentration1, concentration0);
+  const Tensor total = concentration1 + concentration0;
+  return concentration1 * concentration0 / (square(total) * (total + 1));
 }
 
 Tensor Dirichlet::sample(Generator& generator, const Shape& shape) const { return detached(*this, generator, shape); }
@@ -122,6 +158,15 @@ Tensor Dirichlet::entropy() const {
   const Tensor total = sum(concentration, {-1});
   return sum(lgamma(concentration) + (1 - concentration) * digamma(concentration), {-1}) - lgamma(total) +
          (total - double(own[own.rank() - 1])) * digamma(total);
+}
+Tensor Dirichlet::mean() const {
+  (void)categories(*this);
+  return concentration / sum(concentration, {-1}, KeepDim::yes);
+}
+Tensor Dirichlet::variance() const {
+  (void)categories(*this);
+  const Tensor total = sum(concentration, {-1}, KeepDim::yes);
+  return concentration * (total - concentration) / (square(total) * (total + 1));
 }
 
 Tensor kl_divergence(const Gamma& p, const Gamma& q) {

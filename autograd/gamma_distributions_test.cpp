@@ -17,6 +17,7 @@ namespace {
 using distributions::Beta, distributions::Chi2, distributions::Dirichlet, distributions::Gamma, distributions::StudentT;
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 using Values = std::vector<double>;
 
 Tensor vec(const Values& v, DType dtype = DType::f64) {
@@ -29,7 +30,9 @@ void close(const Tensor& got, const Values& want) {
   const Values values = got.detach().to(DType::f64).to_vector<double>();
   REQUIRE(values.size() == want.size());
   for (std::size_t k = 0; k < want.size(); ++k) {
-    if (std::isinf(want[k]))
+    if (std::isnan(want[k]))
+      CHECK(std::isnan(values[k]));
+    else if (std::isinf(want[k]))
       CHECK(values[k] == want[k]);
     else
       CHECK(values[k] == doctest::Approx(want[k]).epsilon(1e-9));
@@ -79,6 +82,26 @@ TEST_CASE("gamma, beta and Dirichlet divergences equal PyTorch's, and one with i
   close(kl_divergence(gamma, gamma), {0, 0, 0});
   close(kl_divergence(beta, beta), {0, 0, 0});
   close(kl_divergence(dirichlets(), dirichlets()), {0, 0});
+}
+
+TEST_CASE("gamma, chi-squared, Student's t, beta and Dirichlet means and variances equal PyTorch's") {
+  const auto moments = [](const auto& d, const Values& mean, const Values& variance) {
+    close(d.mean(), mean);
+    close(d.variance(), variance);
+  };
+  moments(gammas(), {0.15, 5, 40 / 3.0}, {0.075, 10, 40 / 9.0});
+  moments(Chi2{vec({0.5, 3, 20})}, {0.5, 3, 20}, {1, 6, 40});
+  moments(StudentT{vec({0.8, 1.5, 2, 3, 50}), vec({0.5}), vec({2})}, {kNaN, 0.5, 0.5, 0.5, 0.5},
+          {kNaN, kInf, kInf, 12, 4.166666666666667});
+  moments(betas(), {0.4, 2 / 7.0, 30 / 42.0}, {0.12, 0.025510204081632654, 0.004746084480303749});
+  moments(dirichlets(), {0.05454545454545454, 0.21818181818181817, 0.7272727272727273, 0.8, 0.16, 0.04},
+          {0.007933884297520661, 0.026242848061029875, 0.030514939605848695, 0.011851851851851851, 0.009955555555555556,
+           0.0028444444444444446});
+  // No NaN meets the gradient of a df without a variance.
+  Tensor df = vec({1.5, 2, 3});
+  df.requires_grad_();
+  backward(sum(masked_fill(StudentT{df, vec({0}), vec({1})}.variance(), le(df.detach(), 2), 0)));
+  close(df.grad(), {0, 0, -2});  // of df / (df - 2)
 }
 
 TEST_CASE("densities at the ends of a gamma, beta or Dirichlet support are its limits, and -inf outside") {
@@ -168,8 +191,18 @@ TEST_CASE("log_prob, entropy and divergences of gamma distributions differentiat
     const Beta beta{in[0], in[1]};
     const StudentT t{in[0], in[1], in[1] * 2};
     const Dirichlet d{stack({in[0], in[1]}, 1)};
+    const StudentT wide{in[1] + 2.5, in[0], in[1]};
     return Tensors{gamma.log_prob(x),
                    gamma.entropy(),
+                   gamma.mean(),
+                   gamma.variance(),
+                   beta.mean(),
+                   beta.variance(),
+                   wide.mean(),
+                   wide.variance(),
+                   Chi2{in[0]}.variance(),
+                   d.mean(),
+                   d.variance(),
                    beta.log_prob(x),
                    beta.entropy(),
                    t.log_prob(x),
@@ -201,6 +234,8 @@ TEST_CASE("shapes, dtypes and gradients of gamma distributions are those of the 
   CHECK(Beta{column, row}.rsample(g).shape() == Shape{3, 4});
   CHECK(StudentT{ones({2, 1, 1}, cpu), column, row}.sample(g).shape() == Shape{2, 3, 4});
   CHECK(StudentT{row, column, ones({}, cpu)}.entropy().shape() == Shape{3, 4});
+  CHECK(StudentT{row, column, ones({}, cpu)}.mean().shape() == Shape{3, 4});
+  CHECK(StudentT{row, column, ones({}, cpu)}.variance().shape() == Shape{3, 4});
   CHECK(Chi2{row}.log_prob(ones({2, 1}, cpu)).shape() == Shape{2, 4});
   const Dirichlet d{ones({3, 5}, cpu)};
   CHECK(d.sample(g, {2}).shape() == Shape{2, 3, 5});

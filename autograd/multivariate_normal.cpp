@@ -76,6 +76,8 @@ Tensor MultivariateNormal::entropy() const {
   const Parts p(*this);
   return p.half_log_det() + 0.5 * double(p.n) * (1 + std::log(2 * std::numbers::pi));
 }
+Tensor MultivariateNormal::mean() const { return Parts(*this).loc; }
+Tensor MultivariateNormal::variance() const { return sum(square(Parts(*this).l), {-1}); }
 
 Tensor kl_divergence(const MultivariateNormal& p, const MultivariateNormal& q) {
   const Parts of_p(p), of_q(q);
