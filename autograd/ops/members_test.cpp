@@ -55,6 +55,35 @@ TEST_CASE("index takes numbers, slices, new axes and one ellipsis, and has the d
   CHECK(x.grad()[0].sum().item() == 0);
 }
 
+TEST_CASE("x[mask], x[places] and index with tensors copy what index takes, after numbers and slices") {
+  Tensor x = numbered({3, 4, 2});
+  const Tensor rows = tensor<std::int64_t>({2, 0}, kCpu), odd = x[0] % 2 == 1;
+  CHECK(equal(x[rows], index_select(x, 0, rows)));
+  CHECK(equal(x[x > 20.0], tensor({21.0, 22.0, 23.0}, kCpu)));
+  CHECK(equal(x.index({rows}), x[rows]));
+  CHECK(equal(x.index({0, odd}), tensor({1.0, 3.0, 5.0, 7.0}, kCpu)));
+  CHECK(equal(x.index({Slice{}, rows, -1}), index_select(select(x, 2, 1), 1, rows)));
+  CHECK(equal(x.index({kEllipsis, tensor<std::int64_t>({1, 0}, kCpu)}), flip(x, {2})));
+  CHECK(equal(x.index({rows, kEllipsis, Slice{1, 2}}), narrow(index_select(x, 0, rows), 2, 1, 1)));
+  CHECK(x.index({kNewAxis, rows}).shape() == Shape{1, 2, 4, 2});
+  // Tensors with a whole dimension between them stand in front; a number is no tensor.
+  CHECK(x.index({rows, Slice{}, rows * 0}).shape() == Shape{2, 4});
+  CHECK(x.index({1, Slice{}, rows * 0}).shape() == Shape{4, 2});
+  CHECK(x[tensor<std::int64_t>({}, kCpu)].shape() == Shape{0, 4, 2});
+  CHECK_THROWS_WITH_AS((void)x.index({0, x > 1.0}), doctest::Contains("index: 4 dimensions are indexed"), IndexError);
+  CHECK_THROWS_AS((void)x[x[0] > 1.0], ShapeError);
+  CHECK_THROWS_AS((void)x[rows + 1], IndexError);
+  CHECK_THROWS_AS((void)x[x], DTypeError);
+  CHECK_THROWS_AS((void)x[Tensor()], StateError);
+  CHECK_THROWS_AS((void)x.index({0, Tensor()}), StateError);
+
+  x.requires_grad_();
+  backward((x.index({Slice{1, 3}, tensor<std::int64_t>({3, 3}, kCpu)}) * 2).sum());
+  CHECK(x.grad().sum().item() == 2 * 2 * 2 * 2);
+  CHECK(x.grad().index({1, 3, 0}).item() == 4);
+  CHECK(x.grad()[0].sum().item() == 0);
+}
+
 TEST_CASE("+= and its kind give the handle a new tensor, are recorded, and leave other handles as they are") {
   Tensor w = full({2}, 3.0, kCpu, DType::f64);
   w.requires_grad_();
@@ -75,6 +104,11 @@ TEST_CASE("+= and its kind give the handle a new tensor, are recorded, and leave
   y /= numbered({3}) + 1;
   CHECK(y.shape() == Shape{2, 3});
   CHECK(y[1][2].item() == doctest::Approx(4.0 / 3));
+  y = numbered({3}) + 5;
+  y %= 4;
+  CHECK(y.to_vector<double>() == std::vector<double>{1, 2, 3});
+  y %= full({1}, 2.0, kCpu, DType::f64);
+  CHECK(y.to_vector<double>() == std::vector<double>{1, 0, 1});
 }
 
 TEST_CASE("comparison operators are eq, ne, lt, le, gt, ge, with numbers on either side") {
@@ -133,6 +167,63 @@ TEST_CASE("members are the ops of their names") {
   CHECK(equal(x.max(1).indices, max(x, 1).indices));
   CHECK(equal(x.min(1, yes).values, min(x, 1, yes).values));
   CHECK(equal(x.cumsum(1), cumsum(x, 1)));
+  CHECK(equal(x.cumprod(1), cumprod(x, 1)));
+  CHECK(equal(x.max(), amax(x)));
+  CHECK(equal(x.min(), amin(x)));
+  CHECK(equal(x.median(), median(x)));
+  CHECK(equal(x.median(2, yes).indices, median(x, 2, yes).indices));
+  CHECK(equal(x.logsumexp({1}, yes), logsumexp(x, {1}, yes)));
+  CHECK(equal(x.softmax(1), softmax(x, 1)));
+  CHECK(equal(x.log_softmax(-1), log_softmax(x, -1)));
+  CHECK(equal(x.unflatten(2, {2, -1}), reshape(x, {2, 3, 2, 2})));
+  CHECK(equal(x.movedim({0}, {2}), movedim(x, {0}, {2})));
+  CHECK(equal(x.diagonal(1, 0, 2), diagonal(x, 1, 0, 2)));
+  CHECK(equal(x.repeat({2, 1, 1, 2}), repeat(x, {2, 1, 1, 2})));
+  CHECK(equal(x.tile({2}), tile(x, {2})));
+  CHECK(equal(x.flip({0, 2}), flip(x, {0, 2})));
+  CHECK(equal(x.roll(1, 2), roll(x, 1, 2)));
+  CHECK(equal(x.roll(5), roll(x, 5)));
+  CHECK(equal(x.tril(1), tril(x, 1)));
+  CHECK(equal(x.triu(-1), triu(x, -1)));
+  const Tensor at = x.argsort(1, Order::descending), mask = x > 0;
+  CHECK(equal(at, argsort(x, 1, Order::descending)));
+  CHECK(equal(x.gather(1, at), gather(x, 1, at)));
+  CHECK(equal(x.scatter(1, at, 2 * x), scatter(x, 1, at, 2 * x)));
+  CHECK(equal(x.scatter_add(1, at, x), scatter_add(x, 1, at, x)));
+  CHECK(equal(x.index_select(2, at[0][0]), index_select(x, 2, at[0][0])));
+  CHECK(equal(x.sort(0).values, sort(x, 0).values));
+  CHECK(equal(x.topk(2, 2).indices, topk(x, 2, 2).indices));
+  CHECK(equal(x.topk(2, 2, Order::ascending).values, topk(x, 2, 2, Order::ascending).values));
+  CHECK(equal(x.masked_fill(mask, 3), masked_fill(x, mask, 3)));
+  CHECK(equal(x.masked_fill(mask, x.max()), masked_fill(x, mask, amax(x))));
+  CHECK(equal(x.masked_select(mask), masked_select(x, mask)));
+  CHECK(equal(mask.nonzero(), nonzero(mask)));
+  CHECK(equal(x.matmul(x.transpose(1, 2)), matmul(x, transpose(x, 1, 2))));
+  CHECK(equal(x.pow(3), pow(x, 3)));
+  CHECK(equal(x.abs().pow(x), pow(abs(x), x)));
+  CHECK(equal(x.clamp(-0.5, {}), clamp(x, -0.5, std::nullopt)));
+}
+
+TEST_CASE("members of one tensor are the functions of their names") {
+  struct Pair {
+    Tensor (Tensor::*member)() const;
+    Tensor (*function)(const Tensor&);
+  };
+  const std::vector<Pair> pairs{
+      {&Tensor::abs, abs},     {&Tensor::sign, sign},         {&Tensor::square, square},
+      {&Tensor::sqrt, sqrt},   {&Tensor::rsqrt, rsqrt},       {&Tensor::reciprocal, reciprocal},
+      {&Tensor::exp, exp},     {&Tensor::expm1, expm1},       {&Tensor::log, log},
+      {&Tensor::log1p, log1p}, {&Tensor::log2, log2},         {&Tensor::sin, sin},
+      {&Tensor::cos, cos},     {&Tensor::tanh, tanh},         {&Tensor::erf, erf},
+      {&Tensor::floor, floor}, {&Tensor::ceil, ceil},         {&Tensor::round, round},
+      {&Tensor::relu, relu},   {&Tensor::sigmoid, sigmoid},   {&Tensor::isnan, isnan},
+      {&Tensor::isinf, isinf}, {&Tensor::isfinite, isfinite},
+  };
+  const Tensor x = tensor({0.3, 1.7, 2.2, 5.0}, kCpu);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    CAPTURE(i);
+    CHECK(equal((x.*pairs[i].member)(), pairs[i].function(x)));
+  }
 }
 
 TEST_CASE(

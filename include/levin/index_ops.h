@@ -14,8 +14,6 @@ namespace levin {
 // ---- Sorting, of every dtype. Stable; NaN counts as largest, -0 as equal to 0. UnsupportedError for 2^32 or more
 // elements along dim.
 
-enum class Order : std::uint8_t { ascending, descending };
-
 // x sorted along dim, and where each element stood; argsort gives the latter alone. Shapes are x's.
 [[nodiscard]] LEVIN_API ValuesIndices sort(const Tensor& x, std::int64_t dim = -1, Order order = Order::ascending);
 [[nodiscard]] LEVIN_API Tensor argsort(const Tensor& x, std::int64_t dim = -1, Order order = Order::ascending);
@@ -88,6 +86,17 @@ enum class SearchSide : bool { left, right };
   return stack(std::span(xs.begin(), xs.size()), dim);
 }
 
+// cat along the columns, which are dimension 1, of vectors dimension 0; and along the rows, dimension 0, where a vector
+// [n] is a row [1, n]. A tensor of rank 0 is a vector of one element.
+[[nodiscard]] LEVIN_API Tensor hstack(std::span<const Tensor> xs);
+[[nodiscard]] LEVIN_API Tensor vstack(std::span<const Tensor> xs);
+[[nodiscard]] inline Tensor hstack(std::initializer_list<Tensor> xs) {
+  return hstack(std::span(xs.begin(), xs.size()));
+}
+[[nodiscard]] inline Tensor vstack(std::initializer_list<Tensor> xs) {
+  return vstack(std::span(xs.begin(), xs.size()));
+}
+
 // y[.., i, ..] = x[.., index[i], ..]; index of rank 1, every dtype.
 [[nodiscard]] LEVIN_API Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 
@@ -133,13 +142,19 @@ enum class IncludeSelf : bool { no, yes };
 
 // A copy of x with `values`, which broadcast, at index(x, indices), or with them added there (numbers). Of equal places
 // the last one wins, and sums have a fixed order. x[mask] = v: index_put(x, {mask}, v). That waits only where v varies
-// from one true element to the next.
+// from one true element to the next. A C++ number takes x's dtype.
 enum class Accumulate : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
                                          Accumulate accumulate = Accumulate::no);
 [[nodiscard]] inline Tensor index_put(const Tensor& x, std::initializer_list<Tensor> indices, const Tensor& values,
                                       Accumulate accumulate = Accumulate::no) {
   return index_put(x, std::span(indices.begin(), indices.size()), values, accumulate);
+}
+[[nodiscard]] LEVIN_API Tensor index_put(const Tensor& x, std::span<const Tensor> indices, Scalar value,
+                                         Accumulate accumulate = Accumulate::no);
+[[nodiscard]] inline Tensor index_put(const Tensor& x, std::initializer_list<Tensor> indices, Scalar value,
+                                      Accumulate accumulate = Accumulate::no) {
+  return index_put(x, std::span(indices.begin(), indices.size()), value, accumulate);
 }
 
 // x, but the k-th true element of the bool mask, which broadcasts to x, takes the k-th element of src; every dtype.
@@ -169,9 +184,11 @@ LEVIN_API void embedding_renorm_(Tensor& weight, const Tensor& index, double max
 // The size of the result depends on values, here and for bincount: these ops wait for the device, and throw
 // UnsupportedError on meta and CaptureError while a Graph is recorded. masked_select: the elements where the bool mask
 // is true, [count], every dtype, both broadcast. nonzero: the positions of elements that are not 0, i64 [count, rank]
-// in row-major order, every dtype.
+// in row-major order, every dtype. where of x alone: the columns of nonzero, an i64 [count] for each dimension
+// (PyTorch gives one for rank 0, too).
 [[nodiscard]] LEVIN_API Tensor masked_select(const Tensor& x, const Tensor& mask);
 [[nodiscard]] LEVIN_API Tensor nonzero(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensors where(const Tensor& x);
 
 // 1 at the index, else 0: i64 [..., classes]; classes >= 1 is given (PyTorch can work it out from the values).
 [[nodiscard]] LEVIN_API Tensor one_hot(const Tensor& index, std::int64_t classes);
@@ -194,11 +211,14 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 // x reversed along dims, a copy; every dtype. No dims mean none.
 [[nodiscard]] LEVIN_API Tensor flip(const Tensor& x, Dims dims);
 
-// y[(i + shift) mod n] = x[i] along dim; every dtype.
-[[nodiscard]] LEVIN_API Tensor roll(const Tensor& x, std::int64_t shift, std::int64_t dim);
+// y[(i + shift) mod n] = x[i] along each of dims, with a shift for each; without dims one shift of x, flattened. Every
+// dtype; ShapeError for another number of shifts.
+[[nodiscard]] LEVIN_API Tensor roll(const Tensor& x, Dims shifts, Dims dims = {});
 
-// Each element of dim `repeats` times, beside each other; every dtype.
+// Each element of dim `repeats` times, beside each other; every dtype. As a tensor, i64 [n] for the n elements of dim,
+// each has a number of its own: that waits for the device, as nonzero does. ShapeError for a negative number.
 [[nodiscard]] LEVIN_API Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim);
+[[nodiscard]] LEVIN_API Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::int64_t dim);
 
 // x `times` times in a row along each dimension, a copy; every dtype. repeat takes a number for each dimension, and
 // more for dimensions in front; tile takes fewer, too, for the last ones. ShapeError otherwise.
@@ -209,6 +229,9 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 // dimension; 1 to 8 tensors of every dtype. Indexing::xy exchanges the first two dimensions, as images have them.
 enum class Indexing : bool { ij, xy };
 [[nodiscard]] LEVIN_API Tensors meshgrid(std::span<const Tensor> xs, Indexing indexing = Indexing::ij);
+[[nodiscard]] inline Tensors meshgrid(std::initializer_list<Tensor> xs, Indexing indexing = Indexing::ij) {
+  return meshgrid(std::span(xs.begin(), xs.size()), indexing);
+}
 
 // Of x [n] the square matrix with x on the diagonal col - row = `offset`, else 0; of x [rows, cols] that diagonal, a
 // view. trace is the sum of diagonal(x).
@@ -231,9 +254,15 @@ enum class Indexing : bool { ij, xy };
 
 // The matrices, of which a vector is a row and a single element [1, 1], along a diagonal, else 0; every dtype.
 [[nodiscard]] LEVIN_API Tensor block_diag(std::span<const Tensor> xs);
+[[nodiscard]] inline Tensor block_diag(std::initializer_list<Tensor> xs) {
+  return block_diag(std::span(xs.begin(), xs.size()));
+}
 
 // The combinations of one element from each vector, [n0 n1 ..., vectors] in row-major order; of one vector itself.
 [[nodiscard]] LEVIN_API Tensor cartesian_prod(std::span<const Tensor> xs);
+[[nodiscard]] inline Tensor cartesian_prod(std::initializer_list<Tensor> xs) {
+  return cartesian_prod(std::span(xs.begin(), xs.size()));
+}
 
 // x[i + 1] - x[i] along dim, n times; numbers, and bool by exclusive or. ConfigError for a negative n.
 [[nodiscard]] LEVIN_API Tensor diff(const Tensor& x, std::int64_t n = 1, std::int64_t dim = -1);

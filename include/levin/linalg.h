@@ -6,6 +6,8 @@
 // the batch. Derivatives are formulas in public ops, of every order.
 #pragma once
 
+#include <optional>
+
 #include "levin/ops.h"
 
 namespace levin::linalg {
@@ -61,5 +63,14 @@ struct Svd {
   Tensor u, s, vh;
 };
 [[nodiscard]] LEVIN_API Svd svd(const Tensor& a);
+
+// The pseudoinverse of Moore and Penrose, [..., n, m] for a [..., m, n], by the singular values above rtol times the
+// largest one; rtol is max(m, n) times the dtype's epsilon by default. The derivative is that of matrices of a's rank.
+[[nodiscard]] LEVIN_API Tensor pinv(const Tensor& a, std::optional<double> rtol = {});
+
+// The x of the least |a x - b|^2, by QR: a [..., m, n], m >= n, of full rank, b [..., m, k], whose leading dimensions
+// broadcast, -> [..., n, k]; b may be of vectors, as in solve. Where columns of a are not linearly independent the
+// result is not meaningful, and may be infinite or NaN. ShapeError for m < n: matmul(pinv(a), b) is the shortest x.
+[[nodiscard]] LEVIN_API Tensor lstsq(const Tensor& a, const Tensor& b);
 
 }  // namespace levin::linalg

@@ -72,6 +72,14 @@ namespace levin {
 [[nodiscard]] LEVIN_API Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator,
                                        Device device, DType dtype = DType::i64);
 
+// rand and randn with x's shape, device and dtype.
+[[nodiscard]] inline Tensor rand_like(const Tensor& x, Generator& generator) {
+  return rand(x.shape(), generator, x.device(), x.dtype());
+}
+[[nodiscard]] inline Tensor randn_like(const Tensor& x, Generator& generator) {
+  return randn(x.shape(), generator, x.device(), x.dtype());
+}
+
 // A random permutation of 0 .. n-1, i64 [n].
 [[nodiscard]] LEVIN_API Tensor randperm(std::int64_t n, Generator& generator, Device device);
 
@@ -135,8 +143,9 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor permute(const Tensor& x, Dims order);
 
 // Dimensions of size 1 grow to `shape`, which may have more in front. All sizes are given (PyTorch takes -1 for "as
-// x").
+// x"). broadcast_to is expand by NumPy's name.
 [[nodiscard]] LEVIN_API Tensor expand(const Tensor& x, const Shape& shape);
+[[nodiscard]] inline Tensor broadcast_to(const Tensor& x, const Shape& shape) { return expand(x, shape); }
 
 // The same elements in row-major order under another shape; one size may be -1 and is worked out. view throws
 // ShapeError when a copy would be needed, reshape makes it.
@@ -145,6 +154,10 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 
 // Dimensions begin to end, both included, become one, by reshape; rank 0 becomes [1].
 [[nodiscard]] LEVIN_API Tensor flatten(const Tensor& x, std::int64_t begin = 0, std::int64_t end = -1);
+
+// Dimension dim as several of these sizes, whose product it has; one size may be -1 and is worked out. ShapeError
+// without a size.
+[[nodiscard]] LEVIN_API Tensor unflatten(const Tensor& x, std::int64_t dim, Dims sizes);
 
 // Without those of `dims` that have size 1; no dims mean all.
 [[nodiscard]] LEVIN_API Tensor squeeze(const Tensor& x, Dims dims = {});
@@ -185,6 +198,9 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 // ShapeError where there is nothing to choose from.
 [[nodiscard]] LEVIN_API Tensor amax(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor amin(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
+// amax and amin of all elements; of one dimension max and min below give the place, too.
+[[nodiscard]] inline Tensor max(const Tensor& x) { return amax(x); }
+[[nodiscard]] inline Tensor min(const Tensor& x) { return amin(x); }
 
 // sum (x - mean)^2 / max(0, n - correction), and its root. std's derivative is 0 where std is 0.
 [[nodiscard]] LEVIN_API Tensor var(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
@@ -279,6 +295,11 @@ struct MeanOf {
 // [..., m, k] [..., k, n] -> [..., m, n]; leading dimensions broadcast. A vector is a row on the left and a column on
 // the right, and that dimension goes again.
 [[nodiscard]] LEVIN_API Tensor matmul(const Tensor& a, const Tensor& b);
+
+// matmul of two matrices, [m, k] [k, n] -> [m, n]; and of two lists of as many, [b, m, k] [b, k, n] -> [b, m, n].
+// Nothing broadcasts: ShapeError for other ranks.
+[[nodiscard]] LEVIN_API Tensor mm(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor bmm(const Tensor& a, const Tensor& b);
 
 // x W^T + b: x [..., in], weight [out, in], bias [out] -> [..., out]; bias may be undefined.
 [[nodiscard]] LEVIN_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});

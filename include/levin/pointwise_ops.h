@@ -53,21 +53,32 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 // negative power is 0, but for 1 and -1; as a C++ number such a power throws ConfigError.
 [[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, const Tensor& y);
 [[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, Scalar y);
+[[nodiscard]] LEVIN_API Tensor pow(Scalar x, const Tensor& y);
 
 // The larger, or smaller, of a and b; numbers. NaN wins; equal operands share the gradient equally, and both have all
-// of it where one is NaN.
+// of it where one is NaN. max and min of two tensors are maximum and minimum.
 [[nodiscard]] LEVIN_API Tensor maximum(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
+[[nodiscard]] inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }
+[[nodiscard]] inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }
 
 // Numbers: a / b rounded toward minus infinity, as Python's //, with derivative 0; a % b with the sign of b, as
-// Python's, and with the sign of a, as C's. An integer b of 0 throws IndexError (on a device the next wait does); a
-// float / 0 is infinite or NaN, a float % 0 is NaN.
+// Python's, and with the sign of a, as C's. The operator is Python's. An integer b of 0 throws IndexError (on a device
+// the next wait does); a float / 0 is infinite or NaN, a float % 0 is NaN.
 [[nodiscard]] LEVIN_API Tensor floor_divide(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor floor_divide(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor floor_divide(Scalar a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor remainder(Scalar a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor fmod(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor fmod(const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor fmod(Scalar a, const Tensor& b);
+[[nodiscard]] inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
+[[nodiscard]] inline Tensor operator%(const Tensor& a, Scalar b) { return remainder(a, b); }
+[[nodiscard]] inline Tensor operator%(Scalar a, const Tensor& b) { return remainder(a, b); }
+inline Tensor& operator%=(Tensor& a, const Tensor& b) { return a = remainder(a, b); }
+inline Tensor& operator%=(Tensor& a, Scalar b) { return a = remainder(a, b); }
 
 // The angle of the point (x, y), in [-pi, pi]. Its derivatives are 0 at (0, 0).
 [[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);
@@ -103,8 +114,9 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 [[nodiscard]] LEVIN_API Tensor rsqrt(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor reciprocal(const Tensor& x);
 
-// e^x, and e^x - 1 without loss of digits near 0.
+// e^x, 2^x, and e^x - 1 without loss of digits near 0.
 [[nodiscard]] LEVIN_API Tensor exp(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor exp2(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor expm1(const Tensor& x);
 
 // Logarithms: natural, of 1 + x without loss of digits near 0, to base 2, to base 10. -inf for an argument of 0, NaN
@@ -114,13 +126,19 @@ inline Tensor& operator/=(Tensor& a, Scalar b) { return a = div(a, b); }
 [[nodiscard]] LEVIN_API Tensor log2(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor log10(const Tensor& x);
 
-// Sine, cosine and tangent of radians, the hyperbolic tangent, and erf(x) = 2 / sqrt(pi) times the integral of
-// exp(-t^2) from 0 to x.
+// log(x / (1 - x)), the inverse of sigmoid: -inf at 0, inf at 1, NaN outside of [0, 1]. With eps, in [0, 0.5] and
+// ConfigError otherwise, x is clamped to [eps, 1 - eps] first, and the derivative is 0 where that changes x. 16-bit
+// numbers are computed in f32.
+[[nodiscard]] LEVIN_API Tensor logit(const Tensor& x, std::optional<double> eps = {});
+
+// Sine, cosine and tangent of radians, the hyperbolic tangent, erf(x) = 2 / sqrt(pi) times the integral of exp(-t^2)
+// from 0 to x, and erfc(x) = 1 - erf(x) without loss of digits where it is small.
 [[nodiscard]] LEVIN_API Tensor sin(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor cos(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor tan(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor tanh(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor erf(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor erfc(const Tensor& x);
 
 // The x of erf(x): infinite for -1 and 1, NaN beyond.
 [[nodiscard]] LEVIN_API Tensor erfinv(const Tensor& x);
@@ -280,8 +298,11 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 [[nodiscard]] LEVIN_API Tensor bitwise_left_shift(const Tensor& a, Scalar b);
 [[nodiscard]] LEVIN_API Tensor bitwise_right_shift(const Tensor& a, Scalar b);
 
-// a where the bool condition is true, else b; all three broadcast. Every dtype; differentiable in a and b.
+// a where the bool condition is true, else b; all three broadcast. Every dtype; differentiable in a and b. A number has
+// the tensor's dtype.
 [[nodiscard]] LEVIN_API Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
+[[nodiscard]] LEVIN_API Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
 
 // `value` where the bool mask is true, else x; both broadcast. Every dtype; differentiable in x.
 [[nodiscard]] LEVIN_API Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
@@ -291,8 +312,10 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 // True when shapes and dtypes agree and all elements are equal (NaN is not). Waits for the device.
 [[nodiscard]] LEVIN_API bool equal(const Tensor& a, const Tensor& b);
 
-// True when shapes agree and |a - b| <= atol + rtol |b| for all elements, in f64. Equal infinities are close, NaN is
-// not. Waits for the device.
+// bool: whether |a - b| <= atol + rtol |b|, in f64, of each pair of elements, broadcast; every dtype. Equal infinities
+// are close, NaN is not (PyTorch's equal_nan is left out). No gradient.
+[[nodiscard]] LEVIN_API Tensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+// True when shapes agree and all elements are so. Waits for the device.
 [[nodiscard]] LEVIN_API bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 }  // namespace levin

@@ -206,32 +206,16 @@ enum class NonBlocking : bool { no, yes };
 // An image of one channel, or of one pixel, is both contiguous and channels_last; it counts as contiguous.
 enum class MemoryFormat : std::uint8_t { contiguous, channels_last };
 
+// How a sort, or topk, orders elements.
+enum class Order : std::uint8_t { ascending, descending };
+
 // Elements begin, begin + step, ... below end along a dimension, as Python's begin:end:step; Slice{} is all of them.
 struct Slice {
   std::optional<std::int64_t> begin{}, end{};
   std::int64_t step = 1;
 };
 
-// What Tensor::index takes for each dimension: a number, which takes the dimension away, a Slice, or
-// - kNewAxis: a new dimension of size 1 (Python's None);
-// - kEllipsis: all of as many dimensions as the others leave (Python's ...), once.
-struct NewAxis {};
-struct Ellipsis {};
-inline constexpr NewAxis kNewAxis{};
-inline constexpr Ellipsis kEllipsis{};
-struct Index {
-  enum class Kind : std::uint8_t { number, slice, new_axis, ellipsis };
-  Kind kind;
-  std::int64_t number = 0;
-  Slice slice{};
-
-  template <std::integral I>
-  Index(I i) : kind(Kind::number), number(i) {}
-  Index(const Slice& s) : kind(Kind::slice), slice(s) {}
-  Index(NewAxis) : kind(Kind::new_axis) {}
-  Index(Ellipsis) : kind(Kind::ellipsis) {}
-};
-
+struct Index;  // what Tensor::index takes for each dimension
 struct ValuesIndices;
 
 // A tensor: shape, strides, dtype, device and a reference to its memory. Copies of the handle are the same tensor.
@@ -323,26 +307,49 @@ class LEVIN_API Tensor {
 
   // x[i] is select(x, 0, i); x[Slice{1, 3}] and index({0, kEllipsis, Slice{1, 3}}) are views as Python's x[1:3] and
   // x[0, ..., 1:3], with derivatives. Throws IndexError for more entries than dimensions and for numbers out of range.
+  // x[mask], x[places] and index({places, kEllipsis, mask}) copy by the function index (levin/index_ops.h), after the
+  // views of numbers and slices, as in PyTorch.
   [[nodiscard]] Tensor operator[](std::int64_t i) const;
-  [[nodiscard]] Tensor operator[](const Slice& elements) const { return index({elements}); }
+  [[nodiscard]] Tensor operator[](const Slice& elements) const;
+  [[nodiscard]] Tensor operator[](const Tensor& places) const;
   [[nodiscard]] Tensor index(std::initializer_list<Index> at) const;
 
   // The ops of levin/ops.h of the same names, with this tensor as x.
   [[nodiscard]] Tensor view(Dims shape) const;
   [[nodiscard]] Tensor reshape(Dims shape) const;
   [[nodiscard]] Tensor flatten(std::int64_t begin = 0, std::int64_t end = -1) const;
+  [[nodiscard]] Tensor unflatten(std::int64_t dim, Dims sizes) const;
   [[nodiscard]] Tensor squeeze(Dims dims = {}) const;
   [[nodiscard]] Tensor unsqueeze(std::int64_t dim) const;
   [[nodiscard]] Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
   [[nodiscard]] Tensor t() const;
   [[nodiscard]] Tensor permute(Dims order) const;
+  [[nodiscard]] Tensor movedim(Dims source, Dims destination) const;
   [[nodiscard]] Tensor expand(const Shape& shape) const;
   [[nodiscard]] Tensor select(std::int64_t dim, std::int64_t i) const;
   [[nodiscard]] Tensor slice(std::int64_t dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const;
   [[nodiscard]] Tensor narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const;
+  [[nodiscard]] Tensor diagonal(std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1) const;
   [[nodiscard]] std::vector<Tensor> split(std::int64_t size, std::int64_t dim = 0) const;
   [[nodiscard]] std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;
   [[nodiscard]] std::vector<Tensor> unbind(std::int64_t dim = 0) const;
+  [[nodiscard]] Tensor repeat(Dims times) const;
+  [[nodiscard]] Tensor tile(Dims times) const;
+  [[nodiscard]] Tensor flip(Dims dims) const;
+  [[nodiscard]] Tensor roll(Dims shifts, Dims dims = {}) const;
+  [[nodiscard]] Tensor tril(std::int64_t diagonal = 0) const;
+  [[nodiscard]] Tensor triu(std::int64_t diagonal = 0) const;
+  [[nodiscard]] Tensor gather(std::int64_t dim, const Tensor& index) const;
+  [[nodiscard]] Tensor scatter(std::int64_t dim, const Tensor& index, const Tensor& src) const;
+  [[nodiscard]] Tensor scatter_add(std::int64_t dim, const Tensor& index, const Tensor& src) const;
+  [[nodiscard]] Tensor index_select(std::int64_t dim, const Tensor& index) const;
+  [[nodiscard]] Tensor masked_fill(const Tensor& mask, Scalar value) const;
+  [[nodiscard]] Tensor masked_fill(const Tensor& mask, const Tensor& value) const;
+  [[nodiscard]] Tensor masked_select(const Tensor& mask) const;
+  [[nodiscard]] Tensor nonzero() const;
+  [[nodiscard]] ValuesIndices sort(std::int64_t dim = -1, Order order = Order::ascending) const;
+  [[nodiscard]] Tensor argsort(std::int64_t dim = -1, Order order = Order::ascending) const;
+  [[nodiscard]] ValuesIndices topk(std::int64_t k, std::int64_t dim = -1, Order order = Order::descending) const;
   [[nodiscard]] Tensor sum(Dims dims = {}, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor mean(Dims dims = {}, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor prod(Dims dims = {}, KeepDim keep = KeepDim::no) const;
@@ -351,13 +358,48 @@ class LEVIN_API Tensor {
   [[nodiscard]] Tensor var(Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor std(Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor norm(double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor logsumexp(Dims dims = {}, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor any(Dims dims = {}, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor all(Dims dims = {}, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor argmax(std::optional<std::int64_t> dim = {}, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor argmin(std::optional<std::int64_t> dim = {}, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] Tensor max() const;
+  [[nodiscard]] Tensor min() const;
+  [[nodiscard]] Tensor median() const;
   [[nodiscard]] ValuesIndices max(std::int64_t dim, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] ValuesIndices min(std::int64_t dim, KeepDim keep = KeepDim::no) const;
+  [[nodiscard]] ValuesIndices median(std::int64_t dim, KeepDim keep = KeepDim::no) const;
   [[nodiscard]] Tensor cumsum(std::int64_t dim) const;
+  [[nodiscard]] Tensor cumprod(std::int64_t dim) const;
+  [[nodiscard]] Tensor softmax(std::int64_t dim) const;
+  [[nodiscard]] Tensor log_softmax(std::int64_t dim) const;
+  [[nodiscard]] Tensor matmul(const Tensor& other) const;
+  [[nodiscard]] Tensor pow(const Tensor& y) const;
+  [[nodiscard]] Tensor pow(Scalar y) const;
+  [[nodiscard]] Tensor clamp(std::optional<Scalar> low, std::optional<Scalar> high) const;
+  [[nodiscard]] Tensor abs() const;
+  [[nodiscard]] Tensor sign() const;
+  [[nodiscard]] Tensor square() const;
+  [[nodiscard]] Tensor sqrt() const;
+  [[nodiscard]] Tensor rsqrt() const;
+  [[nodiscard]] Tensor reciprocal() const;
+  [[nodiscard]] Tensor exp() const;
+  [[nodiscard]] Tensor expm1() const;
+  [[nodiscard]] Tensor log() const;
+  [[nodiscard]] Tensor log1p() const;
+  [[nodiscard]] Tensor log2() const;
+  [[nodiscard]] Tensor sin() const;
+  [[nodiscard]] Tensor cos() const;
+  [[nodiscard]] Tensor tanh() const;
+  [[nodiscard]] Tensor erf() const;
+  [[nodiscard]] Tensor floor() const;
+  [[nodiscard]] Tensor ceil() const;
+  [[nodiscard]] Tensor round() const;
+  [[nodiscard]] Tensor relu() const;
+  [[nodiscard]] Tensor sigmoid() const;
+  [[nodiscard]] Tensor isnan() const;
+  [[nodiscard]] Tensor isinf() const;
+  [[nodiscard]] Tensor isfinite() const;
 
   // Autograd (levin/autograd.h). Ops on a leaf are recorded after requires_grad_(true).
   [[nodiscard]] bool requires_grad() const;
@@ -388,6 +430,29 @@ class LEVIN_API Tensor {
 // Elements, and their i64 positions along the dimension.
 struct ValuesIndices {
   Tensor values, indices;
+};
+
+// What Tensor::index takes for each dimension: a number, which takes the dimension away, a Slice, or
+// - a tensor: positions, i64, or a bool mask, which has the sizes of as many dimensions as it has itself;
+// - kNewAxis: a new dimension of size 1 (Python's None);
+// - kEllipsis: all of as many dimensions as the others leave (Python's ...), once.
+struct NewAxis {};
+struct Ellipsis {};
+inline constexpr NewAxis kNewAxis{};
+inline constexpr Ellipsis kEllipsis{};
+struct Index {
+  enum class Kind : std::uint8_t { number, slice, tensor, new_axis, ellipsis };
+  Kind kind;
+  std::int64_t number = 0;
+  Slice slice{};
+  Tensor tensor{};
+
+  template <std::integral I>
+  Index(I i) : kind(Kind::number), number(i) {}
+  Index(const Slice& s) : kind(Kind::slice), slice(s) {}
+  Index(const Tensor& t) : kind(Kind::tensor), tensor(t) {}
+  Index(NewAxis) : kind(Kind::new_axis) {}
+  Index(Ellipsis) : kind(Kind::ellipsis) {}
 };
 
 // A gradient that only some rows of a table [N, ...] received: that of row rows[k] is values[k], that of others is 0.

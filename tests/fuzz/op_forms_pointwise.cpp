@@ -16,14 +16,15 @@ bool few_parts(const Tensor& x) {
 }
 
 // One byte chooses a form, so these functions share a few.
-constexpr Tensor (*kUnary[])(const Tensor&) = {asin,  acos,  atan,        sinh,      cosh,     asinh,
-                                               acosh, atanh, erfinv,      lgamma,    digamma,  selu,
-                                               mish,  relu6, hardsigmoid, hardswish, softsign, bitwise_not};
+constexpr Tensor (*kUnary[])(const Tensor&) = {asin,        acos,      atan,     sinh,        cosh, asinh, acosh,
+                                               atanh,       erfinv,    lgamma,   digamma,     selu, mish,  relu6,
+                                               hardsigmoid, hardswish, softsign, bitwise_not, erfc, exp2};
 constexpr Tensor (*kBinary[])(const Tensor&, const Tensor&) = {
     floor_divide, fmod,      bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift,
     hypot,        logaddexp, logaddexp2,  xlogy,      copysign,    heaviside};
 constexpr Tensor (*kScaled[])(const Tensor&, Scalar) = {
     floor_divide, remainder, fmod, bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift};
+constexpr Tensor (*kScaling[])(Scalar, const Tensor&) = {pow, floor_divide, remainder, fmod};
 
 constexpr Form kForms[] = {
     // Pointwise
@@ -110,13 +111,15 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        const Scalar s = c.scalar();
+       if (c.one_in(4)) return Tensors{kScaling[c.below(std::size(kScaling))](s, x)};
        return Tensors{kScaled[c.below(std::size(kScaled))](x, s)};
      }},
-    {"clamp by tensors, nan_to_num and polygamma",
+    {"clamp by tensors, nan_to_num, logit and polygamma",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        if (c.one_in(3)) return Tensors{polygamma(c.integer(), x)};
        if (c.one_in(4)) return Tensors{nan_to_num(x)};
+       if (c.one_in(4)) return Tensors{c.one_in(2) ? logit(x) : logit(x, c.real())};
        if (c.one_in(2)) {
          const double nan = c.real(), high = c.real();
          return Tensors{nan_to_num(x, nan, high, c.real())};
@@ -154,17 +157,24 @@ constexpr Form kForms[] = {
        const Tensor a = p.any(), b = p.matching(a);
        return Tensors{where(p.mask(), a, b)};
      }},
+    {"where with a number, and alone",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), mask = p.mask();
+       if (c.one_in(3)) return where(x);
+       const Scalar s = c.scalar();
+       return Tensors{c.one_in(2) ? where(mask, x, s) : where(mask, s, x)};
+     }},
     {"masked_fill",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        return Tensors{LEVIN_CALL(masked_fill, x, p.mask(), c.scalar())};
      }},
-    {"equal and allclose",
+    {"equal, allclose and isclose",
      [](Chooser& c, Pool& p) {
        const Tensor a = p.any(), b = p.matching(a);
        (void)equal(a, b);
        (void)LEVIN_CALL(allclose, a, b, c.real(), c.real());
-       return Tensors{};
+       return Tensors{isclose(a, b)};
      }},
     // In place
     {"copy_",
@@ -273,6 +283,12 @@ constexpr Form kForms[] = {
     {"view", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(view, p.any(), c.dims())}; }},
     {"reshape", [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(reshape, p.any(), c.dims())}; }},
     {"reshape to one dimension", [](Chooser&, Pool& p) { return Tensors{reshape(p.any(), {-1})}; }},
+    {"unflatten",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const std::int64_t dim = c.integer();
+       return Tensors{unflatten(x, dim, c.dims())};
+     }},
     {"flatten",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();

@@ -140,13 +140,32 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        const std::int64_t shift = c.integer();
+       if (c.one_in(4)) return Tensors{roll(x, shift)};
+       if (c.one_in(3)) {
+         const Dims dims = c.dims();
+         return Tensors{roll(x, c.dims(), dims)};
+       }
        return Tensors{roll(x, shift, c.integer())};
      }},
     {"repeat_interleave",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        const std::int64_t repeats = c.integer();
+       if (c.one_in(4)) return Tensors{repeat_interleave(x, reshape(p.index(), {-1}), repeats)};
        return Tensors{repeat_interleave(x, repeats, c.integer())};
+     }},
+    {"hstack and vstack",
+     [](Chooser& c, Pool& p) {
+       const Tensor a = p.any(), b = p.matching(a);
+       return Tensors{c.one_in(2) ? hstack({a, b}) : vstack({a, b})};
+     }},
+    {"gumbel_softmax",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       Generator gen(c.byte());
+       const double tau = c.one_in(2) ? 1 : c.real();
+       const bool hard = c.one_in(2);
+       return Tensors{gumbel_softmax(x, gen, {.tau = tau, .hard = hard, .dim = c.integer()})};
      }},
     LEVIN_ALONG(tril),
     LEVIN_ALONG(triu),
@@ -288,6 +307,8 @@ constexpr Form kForms[] = {
        if (c.one_in(5)) return Tensors{linalg::inv(a)};
        if (c.one_in(4)) return Tensors{linalg::cholesky(a)};
        if (c.one_in(3)) return Tensors{linalg::qr(a).r};
+       if (c.one_in(3)) return Tensors{linalg::pinv(a)};
+       if (c.one_in(3)) return Tensors{linalg::lstsq(a, p.matching(a))};
        return Tensors{c.one_in(2) ? linalg::eigh(a).eigenvalues : linalg::svd(a).s};
      }},
     {"normalize, cosine_similarity and pairwise_distance",

@@ -205,6 +205,10 @@ Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor&
                                                : index_copy(at.flat(x), 1, at.places, src));
 }
 
+Tensor index_put(const Tensor& x, std::span<const Tensor> indices, Scalar value, Accumulate accumulate) {
+  return index_put(x, indices, pointwise::number_beside("index_put", value, x), accumulate);
+}
+
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& src) {
   constexpr const char* op = "masked_scatter";
   check_defined(op, mask);

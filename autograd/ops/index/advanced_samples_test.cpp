@@ -336,6 +336,27 @@ TEST_CASE("x[mask] and x[mask, i] read the true elements, and x[mask] = v writes
               tensor<float>({0, 15}, cpu)));
 }
 
+TEST_CASE("index_put takes a number, which has x's dtype, and where alone names the places of what is not 0") {
+  Tensor x = reshape(arange(6, cpu).to(DType::f64), {3, 2});
+  x.requires_grad_();
+  const Tensor y = index_put(x, {gt(x.detach(), 3)}, -0.5);
+  CHECK(y.detach().to_vector<double>() == std::vector<double>{0, 1, 2, 3, -0.5, -0.5});
+  CHECK(grad(Tensors{sum(y)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{1, 1, 1, 1, 0, 0});
+  const Tensor bytes = zeros({2}, cpu, DType::u8), twice = numbers({1, 1}, {2});
+  CHECK(index_put(bytes, {twice}, 7, Accumulate::yes).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 14});
+  CHECK(index_put(bytes, Tensors{twice}, 7).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 7});
+  CHECK_THROWS_WITH_AS((void)index_put(bytes, {twice}, 300),
+                       doctest::Contains("index_put: the number 300 does not fit"), DTypeError);
+  CHECK_THROWS_AS((void)index_put(bytes, {twice}, 0.5), DTypeError);
+
+  const Tensors at = where(gt(x.detach(), 3));
+  REQUIRE(at.size() == 2);
+  CHECK(equal(at[0], numbers({2, 2}, {2})));
+  CHECK(equal(at[1], numbers({0, 1}, {2})));
+  CHECK(equal(levin::index(x.detach(), at), tensor({4.0, 5.0}, cpu)));
+  CHECK(where(zeros({0, 3, 2}, cpu)).size() == 3);
+}
+
 TEST_CASE("an index out of range in one dimension is found on a device, though the place lies inside of x") {
   DEVICE_OR_SKIP();
   const Tensor x = zeros({4, 3}, device);

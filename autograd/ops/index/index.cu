@@ -605,6 +605,8 @@ Tensor nonzero(const Tensor& x) {
   return apply(Nonzero{}, x);
 }
 
+Tensors where(const Tensor& x) { return unbind(nonzero(x), 1); }
+
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   if (mask.dtype() != DType::b8) fail<DTypeError>("masked_select: mask is ", mask.dtype(), ", expected bool");
   check_same_device("masked_select", x, mask);

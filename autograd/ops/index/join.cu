@@ -362,13 +362,23 @@ Tensor flip(const Tensor& x, Dims dims) {
   return apply(Flip{dims.count() == 0 ? 0u : wrap_dims("flip", dims.span(), x.rank())}, x);
 }
 
-Tensor roll(const Tensor& x, std::int64_t shift, std::int64_t dim) {
-  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return roll(line, shift, dim); });
-  const int at = wrap_dim("roll", dim, x.rank());
-  const std::int64_t n = x.shape()[at];
-  if (n == 0 || shift % n == 0) return x.clone();
-  const std::int64_t split = n - (shift % n + n) % n;
-  return cat({narrow(x, at, split, n - split), narrow(x, at, 0, split)}, at);
+Tensor roll(const Tensor& x, Dims shifts, Dims dims) {
+  if (x.rank() == 0) return of_point(x, [&](const Tensor& line) { return roll(line, shifts, dims); });
+  const bool is_flat = dims.count() == 0;
+  if (shifts.count() != (is_flat ? 1 : dims.count()))
+    fail<ShapeError>("roll: ", shifts.count(), " shifts for ", dims.count(),
+                     " dimensions, expected one for each, or one without dimensions");
+  if (is_flat) return reshape(roll(reshape(x, {x.numel()}), shifts, 0), Dims(x.shape().dims()));
+  for (const std::int64_t dim : dims.span()) (void)wrap_dim("roll", dim, x.rank());  // all before any work
+  Tensor y = x;
+  for (int i = 0; i < dims.count(); ++i) {
+    const int at = wrap_dim("roll", dims[i], x.rank());
+    const std::int64_t n = x.shape()[at];
+    if (n == 0 || shifts[i] % n == 0) continue;
+    const std::int64_t split = n - (shifts[i] % n + n) % n;
+    y = cat({narrow(y, at, split, n - split), narrow(y, at, 0, split)}, at);
+  }
+  return y.impl() == x.impl() ? x.clone() : y;
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim) {

@@ -236,7 +236,45 @@ LEVIN_OP_CASE(roll) {
   add({3, 4}, 9, 1);
   add({1}, 5, 0);
   add({0, 2}, 1, 0);
+  // Several dimensions, one of them twice, and none.
+  const auto back = [](std::int64_t to, std::int64_t shift, std::int64_t n) { return ((to - shift) % n + n) % n; };
+  add_move(
+      c, {3, 4, 2},
+      [](const Tensor& t) {
+        return roll(t, {1, -2}, {0, -2});
+      },
+      {3, 4, 2},
+      [=](const At& at) {
+        return std::optional(At{back(at[0], 1, 3), back(at[1], -2, 4), at[2]});
+      });
+  add_move(
+      c, {5},
+      [](const Tensor& t) {
+        return roll(t, {1, 2}, {0, 0});
+      },
+      {5}, [=](const At& at) { return std::optional(At{back(at[0], 3, 5)}); });
+  add_move(
+      c, {3, 4}, [](const Tensor& t) { return roll(t, -5); }, {3, 4},
+      [=](const At& at) {
+        const std::int64_t from = back(4 * at[0] + at[1], -5, 12);
+        return std::optional(At{from / 4, from % 4});
+      });
   c.errors.push_back({"dim", [] { (void)roll(zeros({2}, cpu), 1, 1); }, throws<IndexError>, "roll: dimension is 1"});
+  c.errors.push_back({"second dim",
+                      [] {
+                        (void)roll(zeros({2}, cpu), {1, 1}, {0, 1});
+                      },
+                      throws<IndexError>, "roll: dimension is 1"});
+  c.errors.push_back({"count",
+                      [] {
+                        (void)roll(zeros({2, 2}, cpu), 1, {0, 1});
+                      },
+                      throws<ShapeError>, "roll: 1 shifts for 2 dimensions"});
+  c.errors.push_back({"count without dimensions",
+                      [] {
+                        (void)roll(zeros({2, 2}, cpu), {1, 2});
+                      },
+                      throws<ShapeError>, "roll: 2 shifts for 0 dimensions"});
   return c;
 }
 

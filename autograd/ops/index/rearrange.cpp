@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "autograd/autocast.h"
+#include "autograd/ops/index/dims.h"
 #include "levin/ops.h"
+#include "tensor/device/runtime.h"
 
 namespace levin {
 namespace {
@@ -130,6 +132,50 @@ Tensor block_diag(std::span<const Tensor> xs) {
     left += width;
   }
   return cat(blocks, 0);
+}
+
+Tensor hstack(std::span<const Tensor> xs) {
+  Tensors parts;
+  for (const Tensor& x : xs) {
+    check_defined("hstack", x);
+    parts.push_back(x.rank() == 0 ? reshape(x, {1}) : x);
+  }
+  if (parts.empty()) fail<ShapeError>("hstack: no tensor is given, expected at least one");
+  return cat(parts, parts[0].rank() == 1 ? 0 : 1);
+}
+
+Tensor vstack(std::span<const Tensor> xs) {
+  Tensors parts;
+  for (const Tensor& x : xs) {
+    check_defined("vstack", x);
+    parts.push_back(x.rank() < 2 ? reshape(x, {1, x.numel()}) : x);
+  }
+  if (parts.empty()) fail<ShapeError>("vstack: no tensor is given, expected at least one");
+  return cat(parts, 0);
+}
+
+Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::int64_t dim) {
+  constexpr const char* op = "repeat_interleave";
+  check_defined(op, x, repeats);
+  check_same_device(op, x, repeats);
+  const int at = wrap_dim(op, dim, x.rank());
+  const std::int64_t n = x.shape()[at];
+  if (repeats.dtype() != DType::i64)
+    fail<DTypeError>(op, ": repeats is ", repeats.dtype(), ", expected i64; convert it with to(DType::i64)");
+  if (repeats.shape() != Shape{n})
+    fail<ShapeError>(op, ": repeats has shape ", repeats.shape(), ", expected [", n, "], a number for each element of ",
+                     "dimension ", at, " of x ", x.shape());
+  check_has_values(op, x);
+  detail::refuse_while_capturing(op, x.device());
+  if (n == 0) return x.clone();
+  if (const auto least = amin(repeats).item<std::int64_t>(); least < 0)
+    fail<ShapeError>(op, ": a number of repeats is ", least, ", expected at least 0");
+  if (const auto most = amax(repeats).item<std::int64_t>(); most > kMaxDim / n)
+    fail<ShapeError>(op, ": dimension ", at, " of x ", x.shape(), " repeated up to ", most,
+                     " times may have more than 2^40 elements");
+  const Tensor end = cumsum(repeats, 0);
+  const Tensor at_output = arange(select(end, 0, -1).item<std::int64_t>(), x.device());
+  return index_select(x, at, searchsorted(end, at_output, SearchSide::right));
 }
 
 Tensor cartesian_prod(std::span<const Tensor> xs) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "autograd/ops/index/moves_test.h"
+#include "levin/autograd.h"
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 
@@ -249,6 +250,51 @@ TEST_CASE("differences are taken n times, and that of bool is exclusive or") {
   CHECK(diff(tensor<double>({1, 4, 9, 20}, cpu), 2).to_vector<double>() == std::vector<double>{2, 6});
   const Tensor x = ne(tensor<std::int64_t>({1, 0, 0, 1}, cpu), 0);
   CHECK(diff(x).to(DType::i64).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 0, 1});
+}
+
+TEST_CASE("hstack and vstack join columns and rows, and a vector is a row of the latter") {
+  const Tensor a = arange(3, cpu), b = arange(2, cpu), m = reshape(arange(6, cpu), {2, 3});
+  CHECK(equal(hstack({a, b}), cat({a, b}, 0)));
+  CHECK(equal(hstack({m, m}), cat({m, m}, 1)));
+  CHECK(equal(hstack({select(a, 0, 1), a}), tensor<std::int64_t>({1, 0, 1, 2}, cpu)));
+  CHECK(hstack({zeros({2, 3, 4}, cpu), zeros({2, 1, 4}, cpu)}).shape() == Shape{2, 4, 4});
+  CHECK(equal(vstack({a, m}), cat({unsqueeze(a, 0), m}, 0)));
+  CHECK(vstack({zeros({}, cpu), zeros({}, cpu)}).shape() == Shape{2, 1});
+  CHECK(vstack({zeros({0}, cpu)}).shape() == Shape{1, 0});
+  CHECK_THROWS_WITH_AS((void)hstack(Tensors{}), doctest::Contains("hstack: no tensor is given"), ShapeError);
+  CHECK_THROWS_WITH_AS((void)vstack(Tensors{}), doctest::Contains("vstack: no tensor is given"), ShapeError);
+  CHECK_THROWS_AS((void)hstack({a, m}), ShapeError);
+  CHECK_THROWS_AS((void)vstack({a, b}), ShapeError);
+  CHECK_THROWS_AS((void)vstack({a, zeros({3}, cpu)}), DTypeError);
+}
+
+TEST_CASE("repeat_interleave takes a number of repeats for each element, and sums their gradients") {
+  Tensor x = reshape(arange(6, cpu).to(DType::f64), {3, 2});
+  x.requires_grad_();
+  const Tensor times = tensor<std::int64_t>({2, 0, 3}, cpu), y = repeat_interleave(x, times, 0);
+  CHECK(equal(y.detach(), index_select(x.detach(), 0, tensor<std::int64_t>({0, 0, 2, 2, 2}, cpu))));
+  CHECK(grad(Tensors{sum(y)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{2, 2, 0, 0, 3, 3});
+  CHECK(equal(repeat_interleave(x, tensor<std::int64_t>({1, 2}, cpu), -1).detach(),
+              index_select(x.detach(), 1, tensor<std::int64_t>({0, 1, 1}, cpu))));
+  CHECK(repeat_interleave(x, times * 0, 0).shape() == Shape{0, 2});
+  CHECK(repeat_interleave(zeros({0, 2}, cpu), zeros({0}, cpu, DType::i64), 0).shape() == Shape{0, 2});
+  CHECK_THROWS_WITH_AS((void)repeat_interleave(x, times - 1, 0), doctest::Contains("a number of repeats is -1"),
+                       ShapeError);
+  CHECK_THROWS_AS((void)repeat_interleave(x, times + (std::int64_t{1} << 50), 0), ShapeError);
+  CHECK_THROWS_AS((void)repeat_interleave(x, times, 1), ShapeError);
+  CHECK_THROWS_AS((void)repeat_interleave(x, times, 2), IndexError);
+  CHECK_THROWS_AS((void)repeat_interleave(x, times.to(DType::i32), 0), DTypeError);
+  CHECK_THROWS_AS((void)repeat_interleave(zeros({3}, Device::meta()), zeros({3}, Device::meta(), DType::i64), 0),
+                  UnsupportedError);
+}
+
+TEST_CASE("lists of tensors in braces are lists of tensors") {
+  const Tensor a = arange(3, cpu), b = arange(2, cpu);
+  const Tensors both{a, b};
+  CHECK(equal(meshgrid({a, b})[1], meshgrid(both)[1]));
+  CHECK(equal(meshgrid({a, b}, Indexing::xy)[0], meshgrid(both, Indexing::xy)[0]));
+  CHECK(equal(block_diag({a, b}), block_diag(both)));
+  CHECK(equal(cartesian_prod({a, b}), cartesian_prod(both)));
 }
 
 }  // namespace levin::testing

@@ -193,8 +193,8 @@ bool view_strides(const Tensor& x, const Shape& to, Strides& out) {
   return true;
 }
 
-// The requested shape with its -1 computed.
-Shape resolve(const char* op, const Tensor& x, const Dims& dims) {
+// The requested shape, of as many elements as `from`, with its -1 computed.
+Shape resolve(const char* op, const Shape& from, const Dims& dims) {
   std::array<std::int64_t, kMaxRank> sizes{};
   std::int64_t known = 1;
   int open = -1;
@@ -210,15 +210,15 @@ Shape resolve(const char* op, const Tensor& x, const Dims& dims) {
     sizes[static_cast<std::size_t>(d)] = size;
   }
   if (open >= 0) {
-    if (known == 0 || x.numel() % known != 0) {
-      fail<ShapeError>(op, ": shape ", x.shape(), " with ", x.numel(),
-                       " elements is not divisible by the given sizes' ", known);
+    if (known == 0 || from.numel() % known != 0) {
+      fail<ShapeError>(op, ": shape ", from, " with ", from.numel(), " elements is not divisible by the given sizes' ",
+                       known);
     }
-    sizes[static_cast<std::size_t>(open)] = x.numel() / known;
+    sizes[static_cast<std::size_t>(open)] = from.numel() / known;
   }
   const Shape to(std::span<const std::int64_t>(sizes.data(), static_cast<std::size_t>(dims.count())));
-  if (to.numel() != x.numel()) {
-    fail<ShapeError>(op, ": shape ", x.shape(), " has ", x.numel(), " elements, ", to, " has ", to.numel());
+  if (to.numel() != from.numel()) {
+    fail<ShapeError>(op, ": shape ", from, " has ", from.numel(), " elements, ", to, " has ", to.numel());
   }
   return to;
 }
@@ -424,7 +424,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
 }
 
 Tensor view(const Tensor& x, Dims dims) {
-  const Shape to = resolve("view", x, dims);
+  const Shape to = resolve("view", x.shape(), dims);
   Strides strides;
   if (!view_strides(x, to, strides)) {
     fail<ShapeError>("view: x of shape ", x.shape(), " is not laid out so that ", to, " needs no copy; use reshape");
@@ -433,7 +433,7 @@ Tensor view(const Tensor& x, Dims dims) {
 }
 
 Tensor reshape(const Tensor& x, Dims dims) {
-  const Shape to = resolve("reshape", x, dims);
+  const Shape to = resolve("reshape", x.shape(), dims);
   Strides strides;
   if (view_strides(x, to, strides)) return apply(View{to, strides}, x);
   return apply(View{to, contiguous_strides(to)}, x.contiguous());
@@ -452,6 +452,21 @@ Tensor flatten(const Tensor& x, std::int64_t begin, std::int64_t end) {
       sizes[n++] = x.shape()[d];
   }
   return reshape(x, Dims(std::span<const std::int64_t>(sizes.data(), n)));
+}
+
+Tensor unflatten(const Tensor& x, std::int64_t dim, Dims sizes) {
+  const int at = wrap_dim("unflatten", dim, x.rank());
+  if (sizes.count() == 0) fail<ShapeError>("unflatten: no size is given, expected at least one");
+  const int rank = x.rank() - 1 + sizes.count();
+  if (rank > kMaxRank)
+    fail<ShapeError>("unflatten: dimension ", at, " of x ", x.shape(), " as ", sizes.count(), " gives ", rank,
+                     " dimensions, expected at most ", kMaxRank);
+  // The -1 is worked out of dim's size, which others that are 0 would hide.
+  const Shape parts = resolve("unflatten", Shape{x.shape()[at]}, sizes);
+  std::vector<std::int64_t> all(x.shape().begin(), x.shape().begin() + at);
+  all.insert(all.end(), parts.begin(), parts.end());
+  all.insert(all.end(), x.shape().begin() + at + 1, x.shape().end());
+  return reshape(x, Dims(std::span<const std::int64_t>(all)));
 }
 
 Tensor squeeze(const Tensor& x, Dims dims) {

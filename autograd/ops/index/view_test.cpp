@@ -419,4 +419,24 @@ TEST_CASE("the gradient of what unbind splits has memory for each of its element
   CHECK(g.to_vector<float>() == std::vector<float>{2, 4, 6, 4, 6, 8});
 }
 
+TEST_CASE("unflatten is a view with one dimension as several, and broadcast_to is expand") {
+  const Tensor x = reshape(arange(24, cpu), {2, 12});
+  CHECK(equal(unflatten(x, 1, {3, 4}), reshape(x, {2, 3, 4})));
+  CHECK(unflatten(x, -1, {-1, 2, 2}).shape() == Shape{2, 3, 2, 2});
+  CHECK(unflatten(x, 0, 2).shape() == x.shape());
+  CHECK(unflatten(x, 1, {3, 4}).shares_storage(x));
+  CHECK(unflatten(zeros({0, 6}, cpu), 1, {-1, 3}).shape() == Shape{0, 2, 3});
+  CHECK(unflatten(zeros({0, 6}, cpu), 0, {2, 0}).shape() == Shape{2, 0, 6});
+  CHECK_THROWS_WITH_AS((void)unflatten(x, 1, {5, 2}), doctest::Contains("unflatten: shape [12] has 12 elements"),
+                       ShapeError);
+  CHECK_THROWS_AS((void)unflatten(x, 1, {-1, 5}), ShapeError);
+  CHECK_THROWS_AS((void)unflatten(x, 1, {-1, -1}), ShapeError);
+  CHECK_THROWS_WITH_AS((void)unflatten(x, 1, {}), doctest::Contains("unflatten: no size is given"), ShapeError);
+  CHECK_THROWS_AS((void)unflatten(x, 1, {12, 1, 1, 1, 1, 1, 1, 1}), ShapeError);
+  CHECK_THROWS_AS((void)unflatten(x, 2, {2, 6}), IndexError);
+  CHECK_THROWS_AS((void)unflatten(zeros({}, cpu), 0, {1}), IndexError);
+  CHECK(equal(broadcast_to(x[0], {3, 12}), expand(x[0], {3, 12})));
+  CHECK_THROWS_AS((void)broadcast_to(x, {3, 12}), ShapeError);
+}
+
 }  // namespace levin::testing

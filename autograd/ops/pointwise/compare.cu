@@ -244,6 +244,12 @@ Tensor logical_and(const Tensor& a, const Tensor& b) { return apply(Logical<And>
 Tensor logical_or(const Tensor& a, const Tensor& b) { return apply(Logical<Or>{}, a, b); }
 Tensor logical_xor(const Tensor& a, const Tensor& b) { return apply(Logical<Xor>{}, a, b); }
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) { return apply(Where{}, condition, a, b); }
+Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
+  return where(condition, a, number_beside("where", b, a));
+}
+Tensor where(const Tensor& condition, Scalar a, const Tensor& b) {
+  return where(condition, number_beside("where", a, b), b);
+}
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) { return apply(MaskedFill{value}, x, mask); }
 
 bool equal(const Tensor& a, const Tensor& b) {
@@ -251,16 +257,20 @@ bool equal(const Tensor& a, const Tensor& b) {
   return a.numel() == 0 || all(eq(a.detach(), b.detach())).item<bool>();
 }
 
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
-  check_same_dtype("allclose", a, b);
-  if (a.shape() != b.shape()) return false;
-  if (a.numel() == 0) return true;
+Tensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+  (void)common_shape("isclose", a, b);
   const Tensor x = a.detach().to(DType::f64), y = b.detach().to(DType::f64);
   // The difference of equal infinities is NaN, so equality counts for itself. An infinite y makes the tolerance
   // infinite, so the difference has to be finite.
   const Tensor apart = abs(x - y);
   const Tensor near = logical_and(lt(apart, std::numeric_limits<double>::infinity()), le(apart, abs(y) * rtol + atol));
-  return all(logical_or(eq(x, y), near)).item<bool>();
+  return logical_or(eq(x, y), near);
+}
+
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+  check_same_dtype("allclose", a, b);
+  if (a.shape() != b.shape()) return false;
+  return a.numel() == 0 || all(isclose(a, b, rtol, atol)).item<bool>();
 }
 
 }  // namespace levin

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "levin/autograd.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -163,6 +164,43 @@ TEST_CASE("equal asks for the same shape, dtype and values; allclose accepts equ
   CHECK_FALSE(allclose(tensor({1.0}, cpu), tensor({inf}, cpu)));
   CHECK_FALSE(allclose(tensor({-inf}, cpu), tensor({inf}, cpu)));
   CHECK_FALSE(allclose(tensor({inf}, cpu), tensor({1.0}, cpu)));
+}
+
+TEST_CASE("isclose is allclose's test of each pair of elements, broadcast") {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const auto bools = [](const Tensor& t) { return t.to_vector<bool>(); };
+  const Tensor a = tensor({1.0, 1.0, inf, -inf, nan, 1.0, 0.0}, cpu);
+  const Tensor b = tensor({1.0 + 1e-6, 1.1, inf, inf, nan, inf, 1e-9}, cpu);
+  CHECK(bools(isclose(a, b)) == std::vector<bool>{true, false, true, false, false, false, true});
+  CHECK(bools(isclose(a, b, 0.2, 0)) == std::vector<bool>{true, true, true, false, false, false, false});
+  CHECK(bools(isclose(tensor({1.0, 2.0}, cpu), full({}, 2.0, cpu, DType::f64))) == std::vector<bool>{false, true});
+  CHECK(bools(isclose(tensor<std::int64_t>({3, 4}, cpu), tensor<std::int64_t>({3, 5}, cpu))) ==
+        std::vector<bool>{true, false});
+  CHECK(isclose(zeros({0, 3}, cpu), zeros({3}, cpu)).shape() == Shape{0, 3});
+  CHECK_THROWS_WITH_AS((void)isclose(a, b.to(DType::f32)), doctest::Contains("isclose: tensors are f64 and f32"),
+                       DTypeError);
+  CHECK_THROWS_AS((void)isclose(a, zeros({2}, cpu, DType::f64)), ShapeError);
+}
+
+TEST_CASE("where takes a number on either side, which has the tensor's dtype, and the tensor alone has a gradient") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor mask = tensor<std::int64_t>({1, 0, 1}, cpu) == 1;
+  Tensor x = tensor({1.0, 2.0, nan}, cpu);
+  x.requires_grad_();
+  const Tensor right = where(mask, x, 7), left = where(mask, -0.5, x);
+  CHECK(right.dtype() == DType::f64);
+  CHECK(right.detach()[Slice{0, 2}].to_vector<double>() == std::vector<double>{1, 7});
+  CHECK(left.detach().to_vector<double>() == std::vector<double>{-0.5, 2, -0.5});
+  CHECK(grad(Tensors{sum(right)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{1, 0, 1});
+  CHECK(grad(Tensors{sum(left)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{0, 1, 0});
+  CHECK(where(mask, full({2, 1}, 5, cpu, DType::u8), 9).to_vector<std::uint8_t>() ==
+        std::vector<std::uint8_t>{5, 9, 5, 5, 9, 5});
+  CHECK(where(mask, 3, full({}, 4, cpu, DType::i64)).to_vector<std::int64_t>() == std::vector<std::int64_t>{3, 4, 3});
+  CHECK(where(zeros({0}, cpu, DType::b8), zeros({}, cpu), 1).shape() == Shape{0});
+  CHECK_THROWS_WITH_AS((void)where(mask, zeros({3}, cpu, DType::i64), 0.5),
+                       doctest::Contains("where: the number 0.5 meets a tensor of i64"), DTypeError);
+  CHECK_THROWS_AS((void)where(mask, 300, zeros({3}, cpu, DType::u8)), DTypeError);
+  CHECK_THROWS_AS((void)where(zeros({3}, cpu), 1, zeros({3}, cpu)), DTypeError);
 }
 
 TEST_CASE("where and masked_fill choose by element when an operand is a single one for more than a block of them") {

@@ -174,6 +174,7 @@ Tensor floor_divide(const Tensor& a, Scalar b) {
   check_divisor("floor_divide", a, b);
   return apply(WithNumber<FloorDivide, Side::right>{{}, b}, a);
 }
+Tensor floor_divide(Scalar a, const Tensor& b) { return floor_divide(number_beside("floor_divide", a, b), b); }
 Tensor fmod(const Tensor& a, const Tensor& b) {
   check_divisor("fmod", a, b);
   return apply(Binary<Fmod>{}, a, b);
@@ -182,6 +183,7 @@ Tensor fmod(const Tensor& a, Scalar b) {
   check_divisor("fmod", a, b);
   return apply(WithNumber<Fmod, Side::right>{{}, b}, a);
 }
+Tensor fmod(Scalar a, const Tensor& b) { return fmod(number_beside("fmod", a, b), b); }
 Tensor bitwise_and(const Tensor& a, const Tensor& b) { return bitwise<BitwiseAnd>(a, b); }
 Tensor bitwise_or(const Tensor& a, const Tensor& b) { return bitwise<BitwiseOr>(a, b); }
 Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return bitwise<BitwiseXor>(a, b); }

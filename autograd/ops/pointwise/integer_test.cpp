@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/ops/pointwise/pointwise_case_test.h"
+#include "levin/autograd.h"
 
 namespace levin::testing {
 namespace {
@@ -195,6 +196,30 @@ TEST_CASE("the operators of bits are the ops") {
   const Tensor yes = gt(a, 11), no = gt(b, 11);
   CHECK((yes | no).to_vector<bool>() == std::vector<bool>{true, false});
   CHECK((~no & yes).to_vector<bool>() == std::vector<bool>{true, false});
+}
+
+TEST_CASE("quotients and remainders take a number on the left, and % is Python's") {
+  const Tensor b = tensor<std::int64_t>({2, -2, 3, -4}, cpu);
+  using Integers = std::vector<std::int64_t>;
+  CHECK(floor_divide(7, b).to_vector<std::int64_t>() == Integers{3, -4, 2, -2});
+  CHECK(remainder(7, b).to_vector<std::int64_t>() == Integers{1, -1, 1, -1});
+  CHECK(fmod(-7, b).to_vector<std::int64_t>() == Integers{-1, -1, -1, -3});
+  CHECK(equal(7 % b, remainder(7, b)));
+  CHECK(equal(b % 3, remainder(b, 3)));
+  CHECK(equal(b % (b + 5), remainder(b, b + 5)));
+  CHECK((7.5 % tensor({2.0, -2.0}, cpu)).to_vector<double>() == std::vector<double>{1.5, -0.5});
+  CHECK((3 % zeros({0, 2}, cpu)).shape() == Shape{0, 2});
+  CHECK(std::isnan((1 % zeros({}, cpu)).item()));
+  // 7.5 = 3 * 2 + 1.5 = -4 * -2 - 0.5.
+  Tensor x = tensor({2.0, -2.0}, cpu);
+  x.requires_grad_();
+  CHECK(grad(Tensors{sum(7.5 % x)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{-3, 4});
+  CHECK(grad(Tensors{sum(fmod(7.5, x))}, Tensors{x})[0].to_vector<double>() == std::vector<double>{-3, 3});
+  CHECK(grad(Tensors{sum(floor_divide(7.5, x))}, Tensors{x})[0].to_vector<double>() == std::vector<double>{0, 0});
+  CHECK_THROWS_WITH_AS((void)(7 % (b - 2)), doctest::Contains("remainder: the divisor holds a 0"), IndexError);
+  CHECK_THROWS_WITH_AS((void)floor_divide(0.5, b), doctest::Contains("floor_divide: the number 0.5 meets"), DTypeError);
+  CHECK_THROWS_WITH_AS((void)fmod(300, full({1}, 7, cpu, DType::u8)),
+                       doctest::Contains("fmod: the number 300 does not"), DTypeError);
 }
 
 }  // namespace levin::testing

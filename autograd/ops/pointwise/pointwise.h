@@ -227,6 +227,12 @@ inline void check_scalar(const char* op, DType t, Scalar s) {
 }
 inline void check_scalar(const char* op, const Tensor& x, Scalar s) { check_scalar(op, x.dtype(), s); }
 
+// A number as a tensor of rank 0 beside x.
+[[nodiscard]] inline Tensor number_beside(const char* op, Scalar s, const Tensor& x) {
+  check_scalar(op, x, s);
+  return levin::full({}, s, x.device(), x.dtype());
+}
+
 enum class Side : std::uint8_t { left, right };  // where the number stands
 
 template <Side side, class F, class... D>

@@ -293,6 +293,7 @@ Tensor remainder(const Tensor& a, Scalar b) {
   check_divisor("remainder", a, b);
   return with_number<Remainder>(a, b);
 }
+Tensor remainder(Scalar a, const Tensor& b) { return remainder(number_beside("remainder", a, b), b); }
 
 Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high) {
   if (!low && !high) fail<ConfigError>("clamp: neither low nor high is given");

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <type_traits>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/pointwise/elementary.h"
+#include "autograd/ops/reduce/loss_parts.h"
 #include "kernels/math/far_sine.h"
 #include "kernels/math/trigonometry.h"
 
@@ -24,6 +26,7 @@ LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2))
 LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10))
 LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
 LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
+LEVIN_MATH(Erfc, "erfc", keep, Saves::input, m::erfc(x), gy*(exp(neg(s* s)) * -kTwoOverSqrtPi))
 
 // sin(x + quadrants pi / 2) gives sin and cos.
 template <int quadrants>
@@ -93,6 +96,10 @@ struct Pow {
     if (y.real() == 0) return zeros_like(gy);
     return gy * (pow(x.get(), y.real() - 1) * y.real());
   }
+  Tensor backward_left(const Tensor& gy, const SavedInput& y, Scalar x) const {
+    const Tensor g = gy * (pow(x, y.get()) * std::log(x.real()));
+    return x.real() == 0 ? where(ge(y.get(), 0), zeros_like(gy), g) : g;
+  }
 };
 
 struct Atan2 {
@@ -139,6 +146,7 @@ Tensor sin(const Tensor& x) { return unary<Sine<0>>(x); }
 Tensor cos(const Tensor& x) { return unary<Sine<1>>(x); }
 Tensor tan(const Tensor& x) { return unary<Tan>(x); }
 Tensor erf(const Tensor& x) { return unary<Erf>(x); }
+Tensor erfc(const Tensor& x) { return unary<Erfc>(x); }
 Tensor atan2(const Tensor& y, const Tensor& x) { return apply(Binary<Atan2>{}, y, x); }
 Tensor pow(const Tensor& x, const Tensor& y) { return apply(Binary<Pow>{}, x, y); }
 Tensor pow(const Tensor& x, Scalar y) {
@@ -150,6 +158,20 @@ Tensor pow(const Tensor& x, Scalar y) {
                       "; convert the tensor to floats");
   }
   return apply(WithNumber<Pow, Side::right>{{}, y}, x);
+}
+Tensor pow(Scalar x, const Tensor& y) { return apply(WithNumber<Pow, Side::left>{{}, x}, y); }
+
+Tensor exp2(const Tensor& x) {
+  check_float("exp2", x);
+  return pow(2, x);  // rounded once in f32, since kernels::math::pow computes in f64
+}
+
+// Steps of their own would each round a 16-bit number.
+Tensor logit(const Tensor& x, std::optional<double> eps) {
+  check_float("logit", x);
+  if (eps && !(*eps >= 0 && *eps <= 0.5)) fail<ConfigError>("logit: eps is ", *eps, ", expected a number in [0, 0.5]");
+  const Tensor wide = widened(x), inside = eps ? clamp(wide, *eps, 1 - *eps) : wide;
+  return finished(log(inside) - log1p(neg(inside)), x);
 }
 
 }  // namespace levin

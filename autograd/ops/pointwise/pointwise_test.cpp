@@ -183,6 +183,8 @@ ELEMENTARY(cos, std::cos(x), -std::sin(x), kFloatDTypes,
 ELEMENTARY(tan, std::tan(x), 1 + std::tan(x) * std::tan(x), kFloatDTypes, {-1.2, 1.2})
 ELEMENTARY(erf, std::erf(x), std::exp(-x* x) * 2 / std::sqrt(pi), kFloatDTypes,
            {.low = -2, .high = 2, .kinks = {1, -1}})
+ELEMENTARY(erfc, std::erfc(x), -std::exp(-x* x) * 2 / std::sqrt(pi), kFloatDTypes,
+           {.low = -2, .high = 2, .kinks = {0.5, -0.5, 1, -1, 6, 10, 26, -30}})
 ELEMENTARY(asin, std::asin(x), 1 / std::sqrt((1 - x) * (1 + x)), kFloatDTypes,
            {.low = -0.9, .high = 0.9, .kinks = {0.5, -0.5, 1, -1, 1.5}})
 ELEMENTARY(acos, std::acos(x), -1 / std::sqrt((1 - x) * (1 + x)), kFloatDTypes,
@@ -452,6 +454,113 @@ TEST_CASE("an empty view whose offset and strides are absurd is refused or empty
   far[1] = std::int64_t{1} << 49;
   const Tensor empty = as_strided(x, {0, std::int64_t{1} << 20}, far, std::int64_t{1} << 49);
   CHECK((empty + empty).numel() == 0);
+}
+
+TEST_CASE("erfc keeps its digits where erf is 1") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CAPTURE(dtype);
+    const Tensor x = arange(-400, 2700, 1, cpu, DType::f64).to(dtype) / 100;
+    const std::vector<double> at = x.to(DType::f64).to_vector<double>(), y = erfc(x).to(DType::f64).to_vector<double>();
+    const double least = dtype == DType::f32 ? 0x1p-149 : 0x1p-1074;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      CAPTURE(at[i]);
+      const long double want = std::erfc(static_cast<long double>(at[i]));
+      // kernels/math/math.h: 4 units in the last place.
+      REQUIRE(std::abs(y[i] - want) <= 4 * (epsilon(dtype) * want + least));
+    }
+  }
+}
+
+TEST_CASE("exp2 and powers of a number are rounded once in f32, and have their values at the ends") {
+  const Tensor x = arange(-1500, 1280, 1, cpu, DType::f64).to(DType::f32) / 10;
+  const std::vector<float> at = x.to_vector<float>(), y = exp2(x).to_vector<float>(),
+                           z = pow(0.7, x).to_vector<float>();
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    CAPTURE(at[i]);
+    const double two = std::exp2(double(at[i])), other = std::pow(double(0.7f), double(at[i]));
+    REQUIRE(std::abs(y[i] - two) <= 0x1p-23 * two + 0x1p-149);
+    REQUIRE(std::abs(z[i] - other) <= 0x1p-23 * other + 0x1p-149);
+  }
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> ends = exp2(tensor({kNan, inf, -inf, 0.0, 10.0, 1024.0, -1074.0}, cpu)).to_vector<double>();
+  CHECK(std::isnan(ends[0]));
+  CHECK(std::vector<double>(ends.begin() + 1, ends.end()) == std::vector<double>{inf, 0, 1, 1024, inf, 0x1p-1074});
+  CHECK(exp2(full({}, 3.0, cpu)).item() == 8);
+  CHECK(exp2(zeros({0, 2}, cpu)).shape() == Shape{0, 2});
+  CHECK(pow(3, tensor<std::int64_t>({0, 1, 4}, cpu)).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 3, 81});
+  CHECK_THROWS_WITH_AS((void)exp2(ones({2}, cpu, DType::i64)), doctest::Contains("exp2: i64 on cpu; has f32"),
+                       UnsupportedError);
+  CHECK_THROWS_WITH_AS((void)pow(0.5, ones({2}, cpu, DType::i64)), doctest::Contains("pow: the number 0.5 meets"),
+                       DTypeError);
+}
+
+TEST_CASE("the derivative of a power of a number is its value times the logarithm, and of 0 it is 0 or infinite") {
+  Tensor x = tensor({-1.5, 0.0, 0.25, 3.0}, cpu);
+  x.requires_grad_();
+  const std::vector<double> at = x.detach().to_vector<double>();
+  for (const double a : {2.0, 0.3, 1.0}) {
+    CAPTURE(a);
+    const Tensor y = a == 2 ? exp2(x) : pow(a, x), g = grad(Tensors{sum(y)}, Tensors{x}, {}, {.create_graph = true})[0];
+    const std::vector<double> first = g.detach().to_vector<double>();
+    for (std::size_t i = 0; i < at.size(); ++i)
+      CHECK(first[i] == doctest::Approx(std::pow(a, at[i]) * std::log(a)).epsilon(1e-14));
+    if (a == 1) continue;
+    const std::vector<double> second = grad(Tensors{sum(g)}, Tensors{x})[0].to_vector<double>();
+    for (std::size_t i = 0; i < at.size(); ++i)
+      CHECK(second[i] == doctest::Approx(std::pow(a, at[i]) * std::log(a) * std::log(a)).epsilon(1e-14));
+  }
+  const std::vector<double> of_zero = grad(Tensors{sum(pow(0, x))}, Tensors{x})[0].to_vector<double>();
+  CHECK(of_zero == std::vector<double>{-std::numeric_limits<double>::infinity(), 0, 0, 0});
+  CHECK(std::isnan(grad(Tensors{sum(pow(-2.0, x))}, Tensors{x})[0].to_vector<double>()[3]));
+}
+
+TEST_CASE("logit is the inverse of sigmoid, is infinite at 0 and 1, and clamps to [eps, 1 - eps]") {
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> ends = logit(tensor({0.0, 1.0, -0.1, 1.1, kNan}, cpu)).to_vector<double>();
+  CHECK(ends[0] == -inf);
+  CHECK(ends[1] == inf);
+  for (std::size_t i = 2; i < 5; ++i) CHECK(std::isnan(ends[i]));
+  const Tensor back = arange(-30, 31, 1, cpu, DType::f64);
+  CHECK(allclose(logit(sigmoid(narrow(back, 0, 0, 50))), narrow(back, 0, 0, 50), 1e-7, 1e-12));
+  CHECK(logit(tensor({1e-300}, cpu)).item() == doctest::Approx(std::log(1e-300)).epsilon(1e-15));
+
+  Tensor x = tensor({0.0, 0.05, 0.3, 0.95, 1.0, 2.0}, cpu);
+  x.requires_grad_();
+  const Tensor y = logit(x, 0.1);
+  const std::vector<double> v = y.detach().to_vector<double>(), at = x.detach().to_vector<double>();
+  const std::vector<double> inside{0.1, 0.1, 0.3, 0.9, 0.9, 0.9};
+  for (std::size_t i = 0; i < v.size(); ++i)
+    CHECK(v[i] == doctest::Approx(std::log(inside[i] / (1 - inside[i]))).epsilon(1e-14));
+  const std::vector<double> g = grad(Tensors{sum(y)}, Tensors{x})[0].to_vector<double>();
+  for (std::size_t i = 0; i < g.size(); ++i)
+    CHECK(g[i] == doctest::Approx(i == 2 ? 1 / (0.3 * 0.7) : 0).epsilon(1e-14));
+  CHECK(isnan(logit(tensor({kNan}, cpu), 0.1)).item<bool>());
+
+  // Of 16 bits it is rounded once.
+  const Tensor fine = rsqrt(arange(2, 200, 1, cpu, DType::f64)).to(DType::bf16);
+  CHECK(equal(logit(fine), logit(fine.to(DType::f32)).to(DType::bf16)));
+  CHECK(logit(zeros({0}, cpu)).numel() == 0);
+  CHECK_THROWS_WITH_AS((void)logit(x, 0.6), doctest::Contains("logit: eps is 0.6"), ConfigError);
+  CHECK_THROWS_AS((void)logit(x, kNan), ConfigError);
+  CHECK_THROWS_AS((void)logit(ones({1}, cpu, DType::i32)), UnsupportedError);
+}
+
+TEST_CASE("max and min of one tensor are its extremes, and of two the larger and the smaller elements") {
+  Tensor x = tensor({1.0, 3.0, 3.0, -2.0}, cpu), y = tensor({2.0, 3.0, 1.0, -3.0}, cpu);
+  x.requires_grad_();
+  CHECK(max(x).shape() == Shape{});
+  CHECK(max(x).item() == 3);
+  CHECK(min(x).item() == -2);
+  CHECK(std::isnan(max(tensor({1.0, kNan}, cpu)).item()));
+  CHECK(grad(Tensors{max(x)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{0, 0.5, 0.5, 0});
+  CHECK(grad(Tensors{min(x)}, Tensors{x})[0].to_vector<double>() == std::vector<double>{0, 0, 0, 1});
+  CHECK(max(x, y).detach().to_vector<double>() == std::vector<double>{2, 3, 3, -2});
+  CHECK(min(x, y).detach().to_vector<double>() == std::vector<double>{1, 3, 1, -3});
+  CHECK(grad(Tensors{sum(max(x, y))}, Tensors{x})[0].to_vector<double>() == std::vector<double>{0, 0.5, 1, 1});
+  CHECK(max(x, 0).indices.item<int>() == 1);
+  CHECK(max(full({}, 7.0, cpu)).item() == 7);
+  CHECK_THROWS_AS((void)max(zeros({0}, cpu)), ShapeError);
+  CHECK_THROWS_AS((void)max(x, zeros({3}, cpu, DType::f64)), ShapeError);
 }
 
 }  // namespace levin::testing

@@ -215,6 +215,17 @@ TEST_CASE("random factories fill their distribution and move the generator once"
   }
 }
 
+TEST_CASE("rand_like and randn_like draw what rand and randn draw for the tensor's shape, dtype and device") {
+  for (const Tensor& x : {zeros({3, 5}, cpu, DType::f64), zeros({}, cpu), zeros({0, 2}, cpu, DType::bf16)}) {
+    Generator a(5), b(5);
+    CHECK(same_bits(rand_like(x, a), rand(x.shape(), b, cpu, x.dtype())));
+    CHECK(same_bits(randn_like(x, a), randn(x.shape(), b, cpu, x.dtype())));
+  }
+  Generator g(5);
+  CHECK(randn_like(zeros({2}, Device::meta()), g).device().is_meta());
+  CHECK_THROWS_AS((void)randn_like(zeros({2}, cpu, DType::i64), g), UnsupportedError);
+}
+
 TEST_CASE("randint covers its range in every dtype and refuses what a dtype can not hold") {
   for (const DType dtype : kAllDTypes) {
     CAPTURE(text(dtype));

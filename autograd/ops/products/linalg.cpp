@@ -327,6 +327,32 @@ struct SvdOp {
   }
 };
 
+// The pseudoinverse of matrices with at least as many rows as columns.
+struct Pinv {
+  static constexpr OpInfo info{.name = "pinv"};
+  double rtol;
+  SavedInput a{};
+  SavedOutput y{};
+
+  Tensor forward(const Tensor& a_) {
+    a = a_;
+    const auto [u, s, vh] = svd(a_);
+    // Of matrices without elements there is no largest value, and nothing to invert.
+    const Tensor least = s.numel() == 0 ? s : amax(s, {-1}, KeepDim::yes) * rtol;
+    const Tensor kept = where(gt(s, least), reciprocal(s), 0);
+    const Tensor out = matmul(turned(vh) * as_row(kept), turned(u));
+    y = out;
+    return out;
+  }
+  auto saved_outputs() { return std::tie(y); }
+  // Golub & Pereyra, "The Differentiation of Pseudo-Inverses and Nonlinear Least Squares Problems", 1973.
+  Grads<1> backward(const Tensor& gy, Need<1>) {
+    const Tensor m = a.get(), p = y.get(), g = turned(gy), k = matmul(p, g);
+    return {matmul(g - matmul(m, k), matmul(p, turned(p))) + matmul(turned(p), k - matmul(k, matmul(p, m))) -
+            turned(matmul(k, p))};
+  }
+};
+
 #if LEVIN_EIGEN
 LEVIN_OP_TABLE(LuFactor)
 LEVIN_OP_TABLE(LuSolve)
@@ -337,6 +363,7 @@ LEVIN_OP_TABLE(Cholesky)
 LEVIN_OP_TABLE(QrOp)
 LEVIN_OP_TABLE(EighOp)
 LEVIN_OP_TABLE(SvdOp)
+LEVIN_OP_TABLE(Pinv)
 #endif
 
 }  // namespace
@@ -413,6 +440,31 @@ Svd svd(const Tensor& a) {
   check_matrix("svd", a);
   auto [u, s, vh] = apply(SvdOp{}, a);
   return {u, s, vh};
+}
+
+Tensor pinv(const Tensor& a, std::optional<double> rtol) {
+  check_matrix("pinv", a);
+  const std::int64_t m = a.size(-2), n = a.size(-1);
+  if (rtol && !(*rtol >= 0)) fail<ConfigError>("pinv: rtol is ", *rtol, ", expected 0 or more");
+  const double share = rtol.value_or(static_cast<double>(std::max(m, n)) * epsilon(a.dtype()));
+  return m < n ? turned(apply(Pinv{share}, turned(a))) : apply(Pinv{share}, a);
+}
+
+Tensor lstsq(const Tensor& a, const Tensor& b) {
+  constexpr const char* op = "lstsq";
+  check_matrix(op, a);
+  check_same_dtype(op, a, b);
+  check_same_device(op, a, b);
+  if (a.size(-2) < a.size(-1))
+    fail<ShapeError>(op, ": a has shape ", a.shape(), ", expected at least as many rows as columns; use pinv");
+  const bool are_vectors = b.rank() == 1 || (b.rank() == a.rank() - 1 && b.shape() == a.shape().removed(a.rank() - 1));
+  const Tensor right = are_vectors ? unsqueeze(b, -1) : b;
+  if (right.rank() < 2 || right.size(-2) != a.size(-2))
+    fail<ShapeError>(op, ": a has shape ", a.shape(), " and b ", b.shape(), ", expected [..., m, n] and [..., m, k]");
+  (void)broadcast_shapes(op, front_of(a.shape()), front_of(right.shape()));
+  const Qr f = qr(a);
+  const Tensor x = solve_triangular(f.r, matmul(turned(f.q), right), {.upper = true});
+  return are_vectors ? squeeze(x, {-1}) : x;
 }
 
 }  // namespace linalg

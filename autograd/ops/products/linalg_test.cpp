@@ -343,6 +343,86 @@ LEVIN_OP_CASE(linalg_svd) {
   return c;
 }
 
+LEVIN_OP_CASE(linalg_pinv) {
+  // Of full rank: (a^T a)^-1 a^T, or a^T (a a^T)^-1.
+  const auto by_inverse = [](const Tensor& a) {
+    const Tensor h = turned(a);
+    return a.size(-2) >= a.size(-1) ? matmul(inv(matmul(h, a)), h) : matmul(h, inv(matmul(a, h)));
+  };
+  OpCase c = factors(
+      {"pinv"},
+      [](const Tensor& x) {
+        const Tensor a = spread(x), p = pinv(a);
+        return Tensors{matmul(a, matmul(p, a)), p};
+      },
+      [=](const Tensor& x) {
+        return Tensors{spread(x), by_inverse(spread(x))};
+      },
+      {{1, 1}, {3, 3}, {4, 2}, {2, 4}, {2, 3, 2}, {0, 2, 2}, {3, 0}});
+  c.errors.push_back({"rank", [] { (void)pinv(zeros({3}, cpu)); }, throws<ShapeError>,
+                      "pinv: a has shape [3], expected matrices [..., m, n]"});
+  c.errors.push_back({"rtol",
+                      [] {
+                        (void)pinv(zeros({2, 2}, cpu), -1);
+                      },
+                      throws<ConfigError>, "pinv: rtol is -1, expected 0 or more"});
+  return c;
+}
+
+TEST_CASE("pinv of a matrix without full rank inverts what is left, with the derivative of matrices of its rank") {
+  const auto close = [](const Tensor& a, const Tensor& b) { return allclose(a, b, 1e-10, 1e-11); };
+  CHECK(close(pinv(matrix({2, 0, 0, 0}, {2, 2})), matrix({0.5, 0, 0, 0}, {2, 2})));
+  CHECK(close(pinv(zeros({2, 3}, cpu, DType::f64)), zeros({3, 2}, cpu, DType::f64)));
+  CHECK(close(pinv(matrix({1, 0, 0, 1e-3}, {2, 2}), 1e-2), matrix({1, 0, 0, 0}, {2, 2})));
+  CHECK(close(pinv(matrix({1, 0, 0, 1e-3}, {2, 2}), 1e-4), matrix({1, 0, 0, 1e3}, {2, 2})));
+  CHECK(pinv(zeros({2, 0, 3}, cpu)).shape() == Shape{2, 3, 0});
+  // b c of rank 2 has the pseudoinverse c^T (c c^T)^-1 (b^T b)^-1 b^T, with the same gradients in b and c.
+  Generator generator(1);
+  for (const auto& [m, n] : {std::pair{5, 4}, {4, 5}}) {
+    Tensor b = randn({m, 2}, generator, cpu, DType::f64), c = randn({2, n}, generator, cpu, DType::f64);
+    const Tensor weight = randn({n, m}, generator, cpu, DType::f64);
+    b.requires_grad_(), c.requires_grad_();
+    const Tensor p = pinv(matmul(b, c), 1e-10);
+    const Tensor want =
+        matmul(matmul(turned(c), inv(matmul(c, turned(c)))), matmul(inv(matmul(turned(b), b)), turned(b)));
+    CHECK(close(p, want));
+    const Tensors g = grad(Tensors{sum(p * weight)}, Tensors{b, c}),
+                  expected = grad(Tensors{sum(want * weight)}, Tensors{b, c});
+    CHECK(allclose(g[0], expected[0], 1e-7, 1e-8));
+    CHECK(allclose(g[1], expected[1], 1e-7, 1e-8));
+  }
+  // Equal singular values, between which the derivative of svd would divide.
+  Tensor one = eye(3, cpu, DType::f64) * 2;
+  one.requires_grad_();
+  CHECK(close(grad(Tensors{sum(pinv(one))}, Tensors{one})[0], full({3, 3}, -0.25, cpu, DType::f64)));
+}
+
+TEST_CASE("lstsq is the least squares solution, of matrices and vectors, with its derivative") {
+  const auto close = [](const Tensor& a, const Tensor& b) { return allclose(a, b, 1e-9, 1e-10); };
+  // The line through (0, 1), (1, 3), (2, 4), (3, 4): 1.5 + x.
+  CHECK(close(lstsq(matrix({1, 0, 1, 1, 1, 2, 1, 3}, {4, 2}), matrix({1, 3, 4, 4}, {4})), matrix({1.5, 1}, {2})));
+  Generator generator(2);
+  Tensor a = randn({2, 5, 3}, generator, cpu, DType::f64), b = randn({5, 2}, generator, cpu, DType::f64);
+  a.requires_grad_(), b.requires_grad_();
+  const Tensor x = lstsq(a, b), want = linalg::solve(matmul(turned(a), a), matmul(turned(a), b));
+  CHECK(x.shape() == Shape{2, 3, 2});
+  CHECK(close(x, want));
+  const Tensor weight = randn({2, 3, 2}, generator, cpu, DType::f64);
+  const Tensors g = grad(Tensors{sum(x * weight)}, Tensors{a, b}),
+                expected = grad(Tensors{sum(want * weight)}, Tensors{a, b});
+  CHECK(close(g[0], expected[0]));
+  CHECK(close(g[1], expected[1]));
+  CHECK(lstsq(a, zeros({2, 5}, cpu, DType::f64)).shape() == Shape{2, 3});
+  CHECK(lstsq(zeros({0, 3, 2}, cpu), zeros({3, 1}, cpu)).shape() == Shape{0, 2, 1});
+  CHECK(lstsq(zeros({3, 0}, cpu), zeros({3, 2}, cpu)).shape() == Shape{0, 2});
+  CHECK_THROWS_WITH_AS((void)lstsq(zeros({2, 3}, cpu), zeros({2, 1}, cpu)),
+                       doctest::Contains("lstsq: a has shape [2, 3], expected at least as many rows"), ShapeError);
+  CHECK_THROWS_WITH_AS((void)lstsq(zeros({3, 2}, cpu), zeros({2, 1}, cpu)),
+                       doctest::Contains("lstsq: a has shape [3, 2] and b [2, 1]"), ShapeError);
+  CHECK_THROWS_AS((void)lstsq(zeros({3}, cpu), zeros({3}, cpu)), ShapeError);
+  CHECK_THROWS_AS((void)lstsq(a, b.detach().to(DType::f32)), DTypeError);
+}
+
 TEST_CASE("factors of known matrices, and determinants of singular ones with their derivative") {
   const auto close = [](const Tensor& a, const Tensor& b) { return allclose(a, b, 1e-12, 1e-12); };
   CHECK(close(cholesky(matrix({4, 99, 2, 5}, {2, 2})), matrix({2, 0, 1, 2}, {2, 2})));

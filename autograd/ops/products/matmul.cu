@@ -199,6 +199,20 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return apply(Matmul{.shape = shape}, a, b);
 }
 
+Tensor mm(const Tensor& a, const Tensor& b) {
+  check_defined("mm", a, b);
+  if (a.rank() != 2 || b.rank() != 2)
+    fail<ShapeError>("mm: a has shape ", a.shape(), " and b ", b.shape(), ", expected [m, k] and [k, n]; use matmul");
+  return matmul(a, b);
+}
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  check_defined("bmm", a, b);
+  if (a.rank() != 3 || b.rank() != 3 || a.shape()[0] != b.shape()[0])
+    fail<ShapeError>("bmm: a has shape ", a.shape(), " and b ", b.shape(),
+                     ", expected [b, m, k] and [b, k, n]; use matmul");
+  return matmul(a, b);
+}
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check_dtypes_meet("linear", x, weight);
   check_same_device("linear", x, weight);

@@ -290,4 +290,19 @@ TEST_CASE("the gradient of a matrix lies as the matrix does, so that of a weight
   }
 }
 
+TEST_CASE("mm and bmm are products of matrices, and of lists of as many, and broadcast nothing") {
+  Generator g(1);
+  const Tensor a = randn({2, 3, 4}, g, cpu), b = randn({2, 4, 5}, g, cpu);
+  CHECK(equal(bmm(a, b), matmul(a, b)));
+  CHECK(equal(mm(select(a, 0, 0), select(b, 0, 1)), matmul(select(a, 0, 0), select(b, 0, 1))));
+  CHECK(mm(zeros({0, 3}, cpu), zeros({3, 2}, cpu)).shape() == Shape{0, 2});
+  CHECK(bmm(zeros({0, 2, 3}, cpu), zeros({0, 3, 2}, cpu)).shape() == Shape{0, 2, 2});
+  CHECK_THROWS_WITH_AS((void)mm(a, b), doctest::Contains("mm: a has shape [2, 3, 4] and b [2, 4, 5]"), ShapeError);
+  CHECK_THROWS_AS((void)mm(zeros({3}, cpu), zeros({3, 2}, cpu)), ShapeError);
+  CHECK_THROWS_AS((void)mm(zeros({2, 3}, cpu), zeros({2, 3}, cpu)), ShapeError);
+  CHECK_THROWS_WITH_AS((void)bmm(a, narrow(b, 0, 0, 1)), doctest::Contains("expected [b, m, k] and [b, k, n]"),
+                       ShapeError);
+  CHECK_THROWS_AS((void)bmm(a, select(b, 0, 0)), ShapeError);
+}
+
 }  // namespace levin::testing

@@ -4,6 +4,7 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
+#include "autograd/ops/reduce/loss_parts.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/softmax/softmax.cuh"
 #include "levin/autograd.h"
@@ -103,6 +104,9 @@ LEVIN_OP_TABLE(Softmax<LogSoftmaxName>)
 LEVIN_OP_TABLE(SoftmaxBackward<SoftmaxName>)
 LEVIN_OP_TABLE(SoftmaxBackward<LogSoftmaxName>)
 
+// Stands for a uniform number of 0: half the distance of those of f64.
+constexpr double kLeastUniform = 0x1p-54;
+
 // A single element has the dimensions 0 and -1, as in PyTorch.
 int softmax_dim(const char* op, const Tensor& x, std::int64_t dim) {
   return wrap_dim(op, dim, x.rank() == 0 ? 1 : x.rank());
@@ -115,6 +119,21 @@ Tensor softmax(const Tensor& x, std::int64_t dim) {
 }
 Tensor log_softmax(const Tensor& x, std::int64_t dim) {
   return apply(Softmax<LogSoftmaxName>{softmax_dim("log_softmax", x, dim), full_result(x.dtype())}, x);
+}
+
+Tensor gumbel_softmax(const Tensor& logits, Generator& generator, const GumbelSoftmaxOptions& o) {
+  constexpr const char* op = "gumbel_softmax";
+  check_float(op, logits);
+  const int dim = softmax_dim(op, logits, o.dim);
+  if (!(o.tau > 0)) fail<ConfigError>(op, ": tau is ", o.tau, ", expected a number above 0");
+  const Tensor wide = widened(logits);
+  // u of 0 would give -inf, and a line of these alone NaN.
+  const Tensor u = clamp(rand(wide.shape(), generator, wide.device(), wide.dtype()), kLeastUniform, {});
+  const Tensor soft = softmax((wide - log(neg(log(u)))) / o.tau, dim);
+  if (!o.hard) return finished(soft, logits);
+  const Tensor flat = soft.detach(), place = argmax(flat, dim, KeepDim::yes);
+  const Tensor chosen = scatter(zeros_like(flat), dim, place, ones_like(flat));
+  return finished(chosen + (soft - flat), logits);  // the difference is 0, so that the values are those of `chosen`
 }
 
 }  // namespace levin

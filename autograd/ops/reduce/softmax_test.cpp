@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "levin/autograd.h"
 #include "levin/stream.h"
 #include "tests/device.h"
 #include "tests/ops/samples.h"
@@ -95,6 +96,50 @@ TEST_CASE(
       REQUIRE(std::abs(double(want[i]) - double(got[i])) <= 24 * epsilon(DType::f32) * std::abs(double(want[i])));
     }
   }
+}
+
+TEST_CASE("gumbel_softmax draws categories by their probabilities, hard ones with the gradient of the soft ones") {
+  constexpr std::int64_t kRows = 20000;
+  const Tensor p = tensor({0.1, 0.2, 0.7}, cpu), logits = expand(log(p), {kRows, 3});
+  Generator a(3), b(3), c(3);
+  const Tensor soft = gumbel_softmax(logits, a), hard = gumbel_softmax(logits, b, {.hard = true});
+  CHECK(allclose(sum(soft, {1}), ones({kRows}, cpu, DType::f64), 1e-12, 1e-12));
+  CHECK(equal(hard, eq(soft, amax(soft, {1}, KeepDim::yes)).to(DType::f64)));
+  const std::vector<double> share = mean(hard, {0}).to_vector<double>();
+  for (std::size_t k = 0; k < 3; ++k) {  // five standard errors
+    const double want = p.to_vector<double>()[k];
+    CHECK(std::abs(share[k] - want) < 5 * std::sqrt(want * (1 - want) / double(kRows)));
+  }
+  // (logits + g) / tau: the same noise at another temperature.
+  const Tensor cold = gumbel_softmax(logits, c, {.tau = 0.5});
+  CHECK(allclose(cold, softmax(2 * log(soft), 1), 1e-9, 1e-12));
+
+  Tensor x = tensor({0.5, -1.0, 2.0, 0.0}, cpu).to(DType::f64);
+  const Tensor seed = tensor({1.0, -2.0, 3.0, 0.5}, cpu);
+  x.requires_grad_();
+  Generator of_soft(9), of_hard(9);
+  const Tensor to_soft = grad(Tensors{gumbel_softmax(x, of_soft)}, Tensors{x}, Tensors{seed})[0];
+  const Tensor to_hard = grad(Tensors{gumbel_softmax(x, of_hard, {.hard = true})}, Tensors{x}, Tensors{seed})[0];
+  CHECK(equal(to_soft, to_hard));
+  CHECK(amax(abs(to_soft)).item() > 0);
+}
+
+TEST_CASE("gumbel_softmax takes every float and dimension, gives -inf no chance, and refuses a temperature of 0") {
+  Generator g(1);
+  for (const DType dtype : kFloatDTypes) {
+    const Tensor y = gumbel_softmax(zeros({5, 4}, cpu, dtype), g, {.hard = true, .dim = 0});
+    CHECK(y.dtype() == dtype);
+    CHECK(equal(sum(y.to(DType::f32), {0}), ones({4}, cpu)));
+  }
+  CHECK(gumbel_softmax(zeros({}, cpu), g).item() == 1);
+  CHECK(gumbel_softmax(zeros({}, cpu), g, {.hard = true}).item() == 1);
+  CHECK(gumbel_softmax(zeros({0, 3}, cpu), g, {.hard = true}).shape() == Shape{0, 3});
+  CHECK(gumbel_softmax(tensor({-std::numeric_limits<float>::infinity(), 0.f}, cpu), g).to_vector<float>() ==
+        std::vector<float>{0, 1});
+  CHECK_THROWS_WITH_AS((void)gumbel_softmax(zeros({2}, cpu), g, {.tau = 0}),
+                       doctest::Contains("gumbel_softmax: tau is 0"), ConfigError);
+  CHECK_THROWS_AS((void)gumbel_softmax(zeros({2}, cpu), g, {.dim = 1}), IndexError);
+  CHECK_THROWS_AS((void)gumbel_softmax(zeros({2}, cpu, DType::i64), g), UnsupportedError);
 }
 
 }  // namespace levin::testing
