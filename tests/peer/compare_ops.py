@@ -25,7 +25,7 @@ WIDE = [torch.float64, torch.float32]
 INTEGERS = [torch.int64, torch.int32, torch.uint8]
 EPS = {torch.float64: 2**-52, torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
-# (op, kind, reason): kind is value, gradient, dtype, refuses (Levin alone) or accepts (Levin alone).
+# (pattern of a case and its text, kind, reason): kind is value, gradient, dtype, refuses or accepts (Levin alone).
 EXPLAINED = [
     (r"^cumm(ax|in) .*dimension is", "refuses", "PyTorch does not look at the dimension where there are no elements"),
     (r"^(lgamma|digamma) .*[de]0|^polygamma", "gradient", "PyTorch's trigamma has 9 digits, mpmath agrees with Levin"),
@@ -35,12 +35,29 @@ EXPLAINED = [
     (r"^nanmean .*expected nan", "gradient", "the gradient of a mean of nothing is 0"),
     (r"^binary_cross_entropy .*e0", "gradient", "PyTorch adds 1e-12 to x (1 - x)"),
     (r"^interpolate .*nearest.* scale=", "value", "PyTorch's paths for sizes of 1 and 2 times x's ignore the scale"),
+    (r"^interpolate .*size=\d+,1 .*antialias=1", "value", "PyTorch repeats the first row of images of one column"),
+    (r"^interpolate .*size=\d+,1 .*antialias=1", "gradient", "PyTorch repeats the first row of images of one column"),
+    (r"^interpolate .* scale=1\.3 .*antialias=1.*\[\d+, \d+, ([23], \d+|\d+, [23])\]", "value",
+     "PyTorch skips the pass along a dimension whose size stays"),
+    (r"^interpolate .* scale=1\.3 .*antialias=1.*\[\d+, \d+, ([23], \d+|\d+, [23])\]", "gradient",
+     "PyTorch skips the pass along a dimension whose size stays"),
+    (r"^prod .*e0: only one side", "gradient", "of one factor PyTorch has rounding errors in place of 0"),
+    (r"^number_pow .* b=0 .*e0: 0, expected nan", "gradient", "PyTorch multiplies by log 0"),
     (r"^quantile .*must be non-empty", "accepts", "no quantiles are an empty tensor"),
+    (r"^(entropy|kl)_(gamma|chi2|student_t|beta|dirichlet) .*\(f64.*[de]\d: ", "gradient",
+     "PyTorch's trigamma has 9 digits, mpmath agrees with Levin"),
+    (r"^dist_(gamma|chi2|student_t|beta|dirichlet) .*\(f64.*e\d: ", "gradient",
+     "PyTorch's trigamma has 9 digits, mpmath agrees with Levin"),
+    (r"^dist_one_hot_categorical (?!.*layouts).*values have shape", "refuses", "PyTorch looks for the largest alone"),
+    (r"^embedding_bag (?!.*layouts).*include_last_offset=1", "refuses", "PyTorch drops what the last offset leaves"),
     (r"^(searchsorted|bucketize) (?!.*layouts)", "value", "a case made wrong may have boundaries in no order"),
 ]
 # Ops whose f64 is not near enough to the exact numbers to be taken for them. A cubic's coordinates round: in one case
 # mpmath gives PyTorch's error as 1.5e-15, Levin's as 2.3e-15 and the bound as 3.5e-15.
 INEXACT = {"interpolate"}
+# Functions of factors. LAPACK's own error in u diag(s) vh reaches 38 eps of the largest element in 300 matrices 7 x 6,
+# and 32 in 5 x 3.
+FACTORED = {"eigh_vectors", "svd_vectors"}
 
 
 # ---- Files
@@ -202,6 +219,12 @@ unary("softsign", F.softsign)
 unary("relu", F.relu, edges=(NAN, INF, -INF))
 unary("abs", torch.abs, edges=(NAN, INF, -INF, 0))
 unary("sign", torch.sign, edges=(NAN, INF, -INF, 0))
+unary("exp2", torch.exp2, -10, 10, edges=(NAN, INF, -INF))
+unary("erfc", torch.erfc, -4, 6, edges=(NAN, INF, -INF))
+# Near 1/2, where it is 0, both sides have the errors of numbers near 0.7.
+op("logit", FLOATS, lambda m, t: ([m.uniform(m.shape(), t, *m.pick([(.02, .4), (.6, .98)]))],
+                                  m.pick([{}, {"eps": .125}])),
+   lambda x, a: torch.logit(x[0], a.get("eps")))
 unary("bitwise_not", torch.bitwise_not, dtypes=INTEGERS + [torch.bool])
 op("celu", FLOATS, lambda m, t: ([m.normal(m.shape(), t, 2)], {"alpha": m.pick([.5, 1, 2])}),
    lambda x, a: F.celu(x[0], a["alpha"]))
@@ -221,6 +244,25 @@ def lstm_case(m, t):
 
 
 op("lstm_cell", FLOATS, lstm_case, lstm_step)
+
+
+def lstm_layer_case(m, t):
+    steps, n, features, hidden = m.int(1, 4), m.int(0, 3), m.int(1, 3), m.int(1, 3)
+    x = [m.normal(shape, t) for shape in ([steps, n, features], [n, hidden], [n, hidden], [4 * hidden, features],
+                                          [4 * hidden, hidden])]
+    return x + ([m.normal([4 * hidden], t)] if m.int(0, 1) else []), {"reverse": m.int(0, 1)}
+
+
+def lstm_layer(x, a):
+    h, c, y = x[1], x[2], [None] * len(x[0])
+    for i in reversed(range(len(y))) if a["reverse"] else range(len(y)):
+        gates = x[0][i] @ x[3].mT + h @ x[4].mT
+        h, c = lstm_step([gates + x[5] if len(x) > 5 else gates, c], a)
+        y[i] = h
+    return torch.stack(y), c
+
+
+op("lstm_layer", WIDE, lstm_layer_case, lstm_layer)
 op("glu", FLOATS, lambda m, t: ([m.normal(m.shape(0, 3) + [2 * m.int(1, 3)], t)], {}), lambda x, a: F.glu(x[0], -1))
 
 
@@ -264,6 +306,19 @@ for name, call in (("floor_divide_number", torch.floor_divide), ("fmod_number", 
        lambda x, a, call=call: call(x[0], a["b"]), second=name == "pow_number")
 
 
+for name, call in (("floor_divide", torch.floor_divide), ("fmod", torch.fmod), ("remainder", torch.remainder)):
+    op(f"number_{name}", ALL,
+       lambda m, t: ([quotient(m, m.shape(), t)[1]], {"b": m.int(-7 if t != torch.uint8 else 0, 7)}),
+       lambda x, a, call=call: call(torch.full([], a["b"], dtype=x[0].dtype), x[0]), second=False)
+op("number_pow", WIDE + INTEGERS,
+   lambda m, t: ([m.uniform(m.shape(), t, -3, 3) if t.is_floating_point else m.integers(m.shape(), t, 0, 6)],
+                 {"b": m.pick([0, 1, 2, 3])}),
+   lambda x, a: torch.pow(a["b"], x[0]))
+op("max_all", ALL, lambda m, t: ([m.numbers(m.shape(), t)], {}), lambda x, a: torch.max(x[0]), second=False)
+op("min_all", ALL, lambda m, t: ([m.numbers(m.shape(), t)], {}), lambda x, a: torch.min(x[0]), second=False)
+binary("max_pair", torch.max, ALL, edges=(NAN, INF, -INF))
+
+
 def clamp_case(m, t):
     shape = m.shape()
     return [m.normal(shape, t, 2), m.normal(m.broadcast(shape), t, 1, -1), m.normal(m.broadcast(shape), t, 1, 1)], {}
@@ -299,6 +354,7 @@ op("count_nonzero", ALL, lambda m, t: ([m.with_edges(m.numbers(m.shape(1), t), [
 op("var_mean", FLOATS, lambda m, t: ([m.normal(m.shape(1, 3, 6) + [4], t)], {"dims": [-1], "keep": m.int(0, 1)}),
    lambda x, a: torch.var_mean(x[0], a["dims"], keepdim=bool(a["keep"])))
 along("aminmax", lambda x, d, a: tuple(torch.aminmax(x, dim=d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
+along("prod", lambda x, d, a: torch.prod(x, d, keepdim=bool(a["keep"])), ALL, more=keep)
 along("cumsum", lambda x, d, a: torch.cumsum(x, d), ALL)
 along("max", lambda x, d, a: tuple(torch.max(x, d, keepdim=bool(a["keep"]))), ALL, distinct=True, more=keep)
 along("sort", lambda x, d, a: tuple(torch.sort(x, dim=d, stable=True)), ALL)
@@ -357,6 +413,18 @@ op("index_put", ALL, index_put_case,
    lambda x, a: torch.index_put(x[0], tuple(x[1:-1]), x[-1], accumulate=bool(a["accumulate"])))
 
 
+def index_member_case(m, t):
+    # A slice, positions, whole dimensions and a mask.
+    shape = [m.int(2, 4), m.int(1, 4)] + [m.int(1, 3) for _ in range(m.int(0, 1))] + [m.int(1, 4)]
+    mask = m.integers([shape[-1]], torch.bool, 0, 2)
+    return [m.numbers(shape, t), m.integers([m.int(1, 2), max(1, int(mask.sum()))], torch.int64, 0, shape[1]), mask], {}
+
+
+op("index_member", MOVED, index_member_case, lambda x, a: x[0][1:, x[1], ..., x[2]])
+op("index_put_number", ALL, lambda m, t: (index_case(m, t)[0], {"b": m.int(0, 9)}),
+   lambda x, a: torch.index_put(x[0], tuple(x[1:]), torch.full([], a["b"], dtype=x[0].dtype)))
+
+
 def masked_scatter_case(m, t):
     shape = m.shape()
     mask = m.integers(shape, torch.bool, 0, 2)
@@ -380,6 +448,19 @@ op("scatter_reduce", WIDE, scatter_reduce_case, lambda x, a: torch.scatter_reduc
     x[0], a["dim"], x[1], x[2], a["reduce"], include_self=bool(a["include_self"])), second=False)
 
 
+def index_reduce_case(m, t):
+    shape = [m.int(1, 4) for _ in range(m.int(1, 3))]
+    dim = m.int(0, len(shape) - 1)
+    source = list(shape)
+    source[dim] = m.int(1, 5)
+    return [m.normal(shape, t), m.integers([source[dim]], torch.int64, 0, shape[dim]), m.normal(source, t)], {
+        "dim": dim, "reduce": m.pick(["prod", "mean", "amax", "amin"]), "include_self": m.int(0, 1)}
+
+
+op("index_reduce", WIDE, index_reduce_case, lambda x, a: torch.index_reduce(
+    x[0], a["dim"], x[1], x[2], a["reduce"], include_self=bool(a["include_self"])), second=False)
+
+
 def index_copy_case(m, t):
     shape = [m.int(1, 5) for _ in range(m.int(1, 3))]
     dim = m.int(0, len(shape) - 1)
@@ -390,6 +471,72 @@ def index_copy_case(m, t):
 
 
 op("index_copy", MOVED, index_copy_case, lambda x, a: torch.index_copy(x[0], a["dim"], x[1], x[2]))
+
+
+op("where_alone", MOVED + [torch.bool], lambda m, t: ([m.numbers(m.shape(1), t)], {"nograd": 1}),
+   lambda x, a: torch.where(x[0]))
+
+
+def roll_case(m, t):
+    shape = m.shape(1, 3)
+    n = m.int(0, len(shape))
+    dims = [m.int(-len(shape), len(shape) - 1) for _ in range(n)]
+    return [m.numbers(shape, t)], {"shifts": [m.int(-7, 7) for _ in range(max(1, n))], "dims": dims}
+
+
+op("roll", MOVED, roll_case, lambda x, a: torch.roll(x[0], a["shifts"], a["dims"]))
+
+
+def repeats_case(m, t):
+    shape = m.shape(1, 3)
+    dim = m.int(-len(shape), len(shape) - 1)
+    return [m.numbers(shape, t), m.integers([shape[dim]], torch.int64, 0, 4)], {"dim": dim}
+
+
+op("repeat_interleave", MOVED, repeats_case, lambda x, a: torch.repeat_interleave(x[0], x[1], a["dim"]))
+
+
+def product_case(batch):
+    def make(m, t):
+        lead = [m.int(0, 3)] if batch else []
+        rows, depth, cols = m.int(1, 4), m.int(1, 4), m.int(1, 4)
+        return [m.normal(lead + [rows, depth], t), m.normal(lead + [depth, cols], t)], {}
+    return make
+
+
+op("mm", WIDE, product_case(False), lambda x, a: torch.mm(*x))
+op("bmm", WIDE, product_case(True), lambda x, a: torch.bmm(*x))
+
+
+def stack_case(m, t):
+    shape = [m.int(1, 4) for _ in range(m.int(0, 3))]
+    return [m.numbers(shape, t) for _ in range(m.int(1, 3))], {}
+
+
+op("hstack", MOVED, stack_case, lambda x, a: torch.hstack(x))
+op("vstack", MOVED, stack_case, lambda x, a: torch.vstack(x))
+
+
+def unflatten_case(m, t):
+    sizes = [m.int(1, 3) for _ in range(m.int(1, 3))]
+    shape = m.shape(0, 2) + [math.prod(sizes)] + m.shape(0, 1)
+    dim = next(i for i, n in enumerate(shape) if n == math.prod(sizes))
+    if m.int(0, 1):
+        sizes[m.int(0, len(sizes) - 1)] = -1
+    return [m.numbers(shape, t)], {"dim": dim, "sizes": sizes}
+
+
+op("unflatten", MOVED, unflatten_case, lambda x, a: torch.unflatten(x[0], a["dim"], a["sizes"]))
+
+
+def repeating_case(m, t):
+    return [m.integers(m.shape(), t, 0 if t == torch.uint8 else -2, 4)], {"nograd": 1}
+
+
+op("unique", ALL + [torch.bool], repeating_case,
+   lambda x, a: torch.unique(x[0], return_inverse=True, return_counts=True))
+op("unique_consecutive", ALL + [torch.bool], repeating_case,
+   lambda x, a: torch.unique_consecutive(x[0], return_inverse=True, return_counts=True))
 
 
 def take_case(m, t):
@@ -466,6 +613,38 @@ op("eigh", WIDE, lambda m, t: square_case(m, t, symmetric=True), lambda x, a: to
 op("svd", WIDE, square_case, lambda x, a: torch.linalg.svd(x[0], full_matrices=False).S)
 
 
+def tall_case(m, t, wide=False):
+    """The case of square_case with rows more, or columns."""
+    (a,), _ = square_case(m, t)
+    more = m.uniform(list(a.shape[:-2]) + [m.int(0, 2), a.shape[-1]], t, -.4, .4)
+    a = torch.cat([a, more], -2)
+    return [a.mT.contiguous() if wide and m.int(0, 1) else a], {}
+
+
+def least_squares_case(m, t):
+    (a,), _ = tall_case(m, t)
+    return [a, m.normal(list(a.shape[:-1]) + [m.int(1, 3)], t)], {}
+
+
+op("pinv", WIDE, lambda m, t: tall_case(m, t, wide=True), lambda x, a: torch.linalg.pinv(x[0]))
+op("lstsq", WIDE, least_squares_case, lambda x, a: torch.linalg.lstsq(*x).solution)
+
+
+def eigh_vectors(x, a):
+    w, v = torch.linalg.eigh((x[0] + x[0].mT) / 2)
+    return v / w.unsqueeze(-2) @ v.mT
+
+
+def svd_vectors(x, a):
+    u, s, vh = torch.linalg.svd(x[0], full_matrices=False)
+    return u * s.square().unsqueeze(-2) @ vh
+
+
+op("qr_q", WIDE, tall_case, lambda x, a: torch.linalg.qr(x[0]).Q)
+op("eigh_vectors", WIDE, lambda m, t: square_case(m, t, symmetric=True), eigh_vectors)
+op("svd_vectors", WIDE, lambda m, t: tall_case(m, t, wide=True), svd_vectors)
+
+
 def tensordot_case(m, t):
     shared = [m.int(1, 3) for _ in range(m.int(0, 2))]
     return [m.normal(m.shape(0, 2, 3) + shared, t), m.normal(shared + m.shape(0, 2, 3), t)], {"dims": len(shared)}
@@ -512,6 +691,24 @@ op("where", MOVED + [torch.bool], lambda m, t: (lambda s: ([m.numbers(m.broadcas
    lambda x, a: torch.where(*x))
 
 
+op("where_left", ALL, lambda m, t: (lambda s: ([m.numbers(m.broadcast(s), torch.bool), m.numbers(s, t)],
+                                              {"b": m.int(0, 9)}))(m.shape()),
+   lambda x, a: torch.where(x[0], torch.full([], a["b"], dtype=x[1].dtype), x[1]))
+op("where_right", ALL, lambda m, t: (lambda s: ([m.numbers(m.broadcast(s), torch.bool), m.numbers(s, t)],
+                                               {"b": m.int(0, 9)}))(m.shape()),
+   lambda x, a: torch.where(x[0], x[1], torch.full([], a["b"], dtype=x[1].dtype)))
+
+
+def close_case(m, t):
+    shape = m.shape()
+    a = m.numbers(shape, t)
+    b = torch.where(m.integers(shape, torch.bool, 0, 2), a, a + 1)
+    return [m.with_edges(x, [NAN, INF, -INF]) for x in (a, b)], {"nograd": 1}
+
+
+op("isclose", WIDE, close_case, lambda x, a: torch.isclose(*x))
+
+
 def renorm_case(m, t):
     rows, cols = m.int(1, 6), m.int(1, 40)
     return ([m.normal([rows, cols], t), m.integers(m.shape(1, 2), torch.int64, 0, rows)],
@@ -524,6 +721,39 @@ def renorm(x, a):
 
 
 op("embedding_renorm", FLOATS, renorm_case, renorm)
+
+
+def bag_case(m, t):
+    rows, columns, bags = m.int(1, 6), m.int(1, 5), m.int(1, 4)
+    mode = m.pick(["sum", "mean", "max"])
+    # Equal elements of two rows share no gradient: those of max differ.
+    weight = m.normal([rows, columns], t) if mode != "max" else (
+        torch.randperm(rows * columns, generator=m.g) / 16).to(t).reshape(rows, columns)
+    args, x = {"mode": mode}, [weight]
+    if m.int(0, 1):
+        shape = [m.int(1, 9)]
+        starts = sorted(m.int(0, shape[0]) for _ in range(bags - 1))
+        args.update(offsets=1, include_last_offset=m.int(0, 1))
+        x.append(torch.tensor([0] + starts + ([shape[0]] if args["include_last_offset"] else [])))
+    else:
+        shape = [bags, m.int(1, 4)]
+    x.append(m.integers(shape, torch.int64, 0, rows))
+    if m.int(0, 1):
+        args["padding_idx"] = m.int(-rows, rows - 1)
+    if mode == "sum" and m.int(0, 1):
+        args["weighted"] = 1
+        x.append(m.normal(shape, t))
+    return x, args
+
+
+def bag(x, a):
+    offsets = x[1] if a.get("offsets") else None
+    return F.embedding_bag(x[2] if a.get("offsets") else x[1], x[0], offsets, mode=a["mode"],
+                           per_sample_weights=x[-1] if a.get("weighted") else None,
+                           include_last_offset=bool(a.get("include_last_offset")), padding_idx=a.get("padding_idx"))
+
+
+op("embedding_bag", FLOATS, bag_case, bag)
 
 
 def signs(m, shape, t):
@@ -605,6 +835,99 @@ op("soft_margin_loss", FLOATS, lambda m, t: (ranking_case(m, t)[0][1:], {"reduct
    lambda x, a: F.soft_margin_loss(*x, reduction=a["reduction"]))
 
 
+def two_like(m, t):
+    shape = m.shape()
+    return [m.normal(shape, t), m.normal(shape, t)]
+
+
+op("huber_loss", FLOATS, lambda m, t: (two_like(m, t), {"delta": m.pick([.5, 1.0]), "reduction": m.pick(REDUCTIONS)}),
+   lambda x, a: F.huber_loss(*x, delta=a["delta"], reduction=a["reduction"]))
+op("smooth_l1_loss", FLOATS,
+   lambda m, t: (two_like(m, t), {"beta": m.pick([0.0, .5, 1.0]), "reduction": m.pick(REDUCTIONS)}),
+   lambda x, a: F.smooth_l1_loss(*x, beta=a["beta"], reduction=a["reduction"]))
+
+
+def kl_div_case(m, t):
+    shape = m.shape(1, 3)
+    target = torch.log_softmax(m.normal(shape, torch.float64), -1)
+    args = {"log_target": m.int(0, 1), "reduction": m.pick(REDUCTIONS + ["batchmean"])}
+    return [torch.log_softmax(m.normal(shape, torch.float64), -1).to(t),
+            (target if args["log_target"] else target.exp()).to(t)], args
+
+
+op("kl_div", WIDE, kl_div_case,
+   lambda x, a: F.kl_div(*x, reduction=a["reduction"], log_target=bool(a["log_target"])))
+
+
+def poisson_case(m, t):
+    shape = m.shape()
+    args = {"log_input": m.int(0, 1), "full": m.int(0, 1), "eps": m.pick([1e-8, .5]), "reduction": m.pick(REDUCTIONS)}
+    x = m.normal(shape, t) if args["log_input"] else m.uniform(shape, t, .1, 4)
+    return [x, m.uniform(shape, t, .1, 5)], args
+
+
+op("poisson_nll_loss", FLOATS, poisson_case, lambda x, a: F.poisson_nll_loss(
+    *x, log_input=bool(a["log_input"]), full=bool(a["full"]), eps=a["eps"], reduction=a["reduction"]))
+
+
+def gaussian_case(m, t):
+    shape = m.shape(1)
+    own = shape[:-1] + [1] if m.int(0, 1) else shape
+    return [m.normal(shape, t), m.normal(shape, t), m.uniform(own, t, .1, 3)], {
+        "full": m.int(0, 1), "reduction": m.pick(REDUCTIONS)}
+
+
+op("gaussian_nll_loss", FLOATS, gaussian_case,
+   lambda x, a: F.gaussian_nll_loss(*x, full=bool(a["full"]), reduction=a["reduction"]))
+
+
+def triplet_case(m, t):
+    shape = m.shape(2, 3)
+    return [vectors(m, shape, t) for _ in range(3)], {
+        "margin": m.pick([.5, 1.0, 4.0]), "p": m.pick([1.0, 2.0, 3.0]), "swap": m.int(0, 1),
+        "reduction": m.pick(REDUCTIONS)}
+
+
+op("triplet_margin_loss", FLOATS, triplet_case, lambda x, a: F.triplet_margin_loss(
+    *x, margin=a["margin"], p=a["p"], swap=bool(a["swap"]), reduction=a["reduction"]))
+
+
+def classes_case(m, t):
+    c, front = m.int(1, 5), [m.int(1, 4)] if m.int(0, 2) else []
+    weight = [m.uniform([c], t, .2, 2)] if m.int(0, 1) else []
+    return [m.normal(front + [c], t), m.integers(front, torch.int64, 0, c), *weight], {
+        "p": m.int(1, 2), "margin": m.pick([.5, 1.0]), "reduction": m.pick(REDUCTIONS)}
+
+
+op("multi_margin_loss", FLOATS, classes_case, lambda x, a: F.multi_margin_loss(
+    x[0], x[1], a["p"], a["margin"], x[2].detach() if len(x) > 2 else None, reduction=a["reduction"]))
+
+
+def labels_case(m, t):
+    """Some classes, then a negative number, then what does not count."""
+    n, c = m.int(1, 4), m.int(1, 5)
+    target = torch.stack([torch.randperm(c, generator=m.g) for _ in range(n)])
+    for row in target:
+        if (k := m.int(0, c)) < c:
+            row[k] = -1
+    rows = slice(None) if m.int(0, 2) else 0
+    return [m.normal([n, c], t)[rows], target[rows].contiguous()], {"reduction": m.pick(REDUCTIONS)}
+
+
+op("multilabel_margin_loss", FLOATS, labels_case,
+   lambda x, a: F.multilabel_margin_loss(*x, reduction=a["reduction"]))
+
+
+def soft_labels_case(m, t):
+    shape = m.shape(1, 3)
+    weight = [m.uniform(shape[-1:], t, .2, 2)] if m.int(0, 1) else []
+    return [m.normal(shape, t), m.uniform(shape, t, 0, 1), *weight], {"reduction": m.pick(REDUCTIONS)}
+
+
+op("multilabel_soft_margin_loss", FLOATS, soft_labels_case,
+   lambda x, a: F.multilabel_soft_margin_loss(*x, reduction=a["reduction"]))
+
+
 def ctc_case(m, t):
     steps, n, c, labels = m.int(4, 8), m.int(1, 3), m.int(2, 5), m.int(1, 3)
     lengths = torch.tensor([m.int(1, labels) for _ in range(n)])
@@ -684,6 +1007,17 @@ op("conv_transpose1d", WIDE, conv_case(1, True), conv(F.conv_transpose1d))
 op("conv_transpose3d", WIDE, conv_case(3, True), conv(F.conv_transpose3d))
 
 
+def same_case(rank):
+    def make(m, t):
+        x, args = conv_case(rank, False)(m, t)
+        return x, {"dilation": args["dilation"], "groups": args["groups"]}
+    return make
+
+
+for rank, call in ((1, F.conv1d), (2, F.conv2d), (3, F.conv3d)):
+    op(f"conv{rank}d_same", WIDE, same_case(rank), conv(lambda *x, call=call, **a: call(*x, padding="same", **a)))
+
+
 def pool_case(rank, ceil=True):
     def make(m, t):
         kernel = [m.int(1, 3) for _ in range(rank)]
@@ -707,6 +1041,8 @@ op("adaptive_max_pool1d", WIDE, lambda m, t: ([m.normal([2, 2, m.int(3, 9)], t)]
    lambda x, a: F.adaptive_max_pool1d(x[0], a["output"]))
 op("adaptive_avg_pool3d", WIDE, lambda m, t: ([m.normal([1, 2, 4, 5, 6], t)], {"output": [m.int(1, 3) for _ in "abc"]}),
    lambda x, a: F.adaptive_avg_pool3d(x[0], a["output"]))
+op("adaptive_max_pool3d", WIDE, lambda m, t: ([m.normal([1, 2, 4, 5, 6], t)], {"output": [m.int(1, 3) for _ in "abc"]}),
+   lambda x, a: F.adaptive_max_pool3d(x[0], a["output"]))
 op("max_pool2d_with_indices", WIDE, pool_case(2, ceil=False),
    lambda x, a: F.max_pool2d_with_indices(x[0], a["kernel"], padding=a["padding"]))
 for rank in (1, 3):
@@ -727,7 +1063,7 @@ def unpool_case(rank):
     return make
 
 
-for rank in (1, 3):
+for rank in (1, 2, 3):
     op(f"max_unpool{rank}d", WIDE, unpool_case(rank),
        lambda x, a, call=getattr(F, f"max_unpool{rank}d"): call(x[0], x[1], a["kernel"], padding=a["padding"]))
 
@@ -740,8 +1076,20 @@ def grid_case(m, t):
         "align_corners": m.int(0, 1)}
 
 
-op("grid_sample", [torch.float64], grid_case, lambda x, a: F.grid_sample(
-    x[0], x[1], a["mode"], a["padding_mode"], bool(a["align_corners"])))
+def bicubic_case(m, t):
+    """The points are multiples of 1/64: their pixels are exact in f32, and a cubic's weights lose no digits."""
+    x, args = grid_case(m, t)
+    while x[0].ndim != 4:
+        x, args = grid_case(m, t)
+    return [x[0], (x[1] * 64).round() / 64], dict(args, mode="bicubic")
+
+
+def grid_sample(x, a):
+    return F.grid_sample(x[0], x[1], a["mode"], a["padding_mode"], bool(a["align_corners"]))
+
+
+op("grid_sample", WIDE, grid_case, grid_sample)
+op("grid_sample_bicubic", WIDE, bicubic_case, grid_sample)
 
 
 def affine_case(m, t):
@@ -765,6 +1113,211 @@ def gqa_case(m, t):
 
 op("attention_gqa", WIDE, gqa_case, lambda x, a: F.scaled_dot_product_attention(
     *x, is_causal=bool(a["causal"]), enable_gqa=True))
+
+
+def attention_case(m, t):
+    n, heads, length, others, d = m.int(1, 2), m.int(1, 2), m.int(1, 5), m.int(1, 5), m.int(1, 4)
+    x = [m.normal([n, heads, length, d], t), m.normal([n, heads, others, d], t), m.normal([n, heads, others, 3], t)]
+    args = {"causal": m.int(0, 1)}
+    if m.int(0, 1):
+        args["scale"] = m.pick([.5, 1.0])
+    kind = m.pick(["none", "bool", "added"])
+    if kind != "none":
+        shape = m.pick([[length, others], [n, 1, length, others], [n, heads, 1, others]])
+        mask = m.numbers(shape, torch.bool if kind == "bool" else t)
+        if kind == "bool":
+            mask[..., 0] = True  # a query that may see nothing gives 0, in PyTorch NaN
+        x.append(mask)
+    return x, args
+
+
+def attention_weights(x, a):
+    q, k, v = x[:3]
+    scores = q @ k.mT * a.get("scale", q.shape[-1]**-.5)
+    if a["causal"]:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -INF)
+    if len(x) > 3:
+        scores = scores.masked_fill(~x[3], -INF) if x[3].dtype == torch.bool else scores + x[3]
+    share = scores.softmax(-1)
+    return share @ v, share
+
+
+op("attention_weights", WIDE, attention_case, attention_weights)
+
+
+def rotary_case(m, t):
+    half, length = m.int(1, 3), m.int(1, 5)
+    shape = [m.int(1, 2), m.int(1, 3), length, 2 * half + m.int(0, 2)]
+    positions = m.integers(m.pick([[length], [shape[0], 1, length]]), torch.int64, 0, 300)
+    return [m.normal(shape, t), positions], {"base": m.pick([10000, 500]), "interleaved": m.int(0, 1),
+                                             "rotated": 2 * half}
+
+
+def rotary(x, a):
+    n = a["rotated"]
+    angle = x[1][..., None] * float(a["base"])**(-torch.arange(0, n, 2, dtype=torch.float64) / n)
+    turned, kept = x[0][..., :n], x[0][..., n:]
+    first, second = (turned[..., ::2], turned[..., 1::2]) if a["interleaved"] else turned.chunk(2, -1)
+    pair = first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()
+    turned = torch.stack(pair, -1).flatten(-2) if a["interleaved"] else torch.cat(pair, -1)
+    return torch.cat([turned.to(kept.dtype), kept], -1)
+
+
+op("rotary_embedding", FLOATS, rotary_case, rotary)
+
+# ---- Distributions: parameters, then values, in f64 and f32, since densities of 16 bits round at each op
+
+D = torch.distributions
+
+
+def facts(make):
+    """What a distribution gives beside its samples."""
+    def run(x, a):
+        d = make(*x[:-1])
+        return d.log_prob(x[-1]), d.entropy(), d.mean, d.variance
+    return run
+
+
+def between(*bounds):
+    """The first parameter and the values have one shape, other parameters broadcast to it."""
+    def make(m, t):
+        shape = m.shape(0, 3)
+        shapes = [shape] + [m.broadcast(shape) for _ in bounds[2:]] + [shape]
+        return [m.uniform(s, t, *b) for s, b in zip(shapes, bounds)], {}
+    return make
+
+
+def unchecked(make):
+    return lambda *parameters, **named: make(*parameters, **named, validate_args=False)
+
+
+def of_logits(make):
+    return lambda l: unchecked(make)(logits=l)
+
+
+LOC, SCALE, POSITIVE = (-1, 1), (.5, 2), (.2, 3)
+# Sums of lgamma and digamma cancel less in f32 for such concentrations: entropies are not near 0.
+LITTLE = (.2, .5)
+for name, make, bounds in (
+        ("normal", D.Normal, (LOC, SCALE, (-2, 2))), ("half_normal", D.HalfNormal, (SCALE, POSITIVE)),
+        ("uniform", D.Uniform, ((-1, 0), (.5, 2), (.05, .45))), ("exponential", D.Exponential, (SCALE, POSITIVE)),
+        ("laplace", D.Laplace, (LOC, SCALE, (-2, 2))), ("log_normal", D.LogNormal, (LOC, (.6, 1), (.5, 3))),
+        ("gumbel", D.Gumbel, (LOC, SCALE, (-2, 2))), ("cauchy", D.Cauchy, (LOC, SCALE, (-2, 2)))):
+    op(f"dist_{name}", WIDE, between(*bounds), facts(unchecked(make)))
+
+
+def facts_apart(name, make, case, parameters_case):
+    """The entropy is an op of its own: its gradient alone needs PyTorch's trigamma."""
+    def run(x, a):
+        d = make(*x[:-1])
+        return d.log_prob(x[-1]), d.mean, d.variance
+    op(f"dist_{name}", WIDE, case, run)
+    op(f"entropy_{name}", WIDE, parameters_case, lambda x, a: make(*x).entropy())
+
+
+for name, make, bounds, of_entropy in (
+        ("gamma", D.Gamma, (POSITIVE, SCALE, POSITIVE), (POSITIVE, SCALE)),
+        ("chi2", D.Chi2, (POSITIVE, POSITIVE), (POSITIVE,)),
+        ("student_t", D.StudentT, ((.5, 5), LOC, SCALE, (-2, 2)), ((.5, 5), LOC, SCALE)),
+        ("beta", D.Beta, (POSITIVE, POSITIVE, (.05, .95)), (LITTLE, LITTLE))):
+    facts_apart(name, unchecked(make), between(*bounds), between(*of_entropy))
+
+
+def counts_case(most):
+    def make(m, t):
+        shape = m.shape(0, 3)
+        return [m.uniform(shape, t, -1.5, 1.5), m.integers(shape, t, 0, most + 1)], {}
+    return make
+
+
+op("dist_bernoulli", WIDE, counts_case(1), facts(of_logits(D.Bernoulli)))
+op("dist_geometric", WIDE, counts_case(5), facts(of_logits(D.Geometric)))
+
+
+def filled(m):
+    """A shape without a 0: PyTorch's distributions of vectors refuse empty parameters."""
+    return [max(1, n) for n in m.shape(0, 2)]
+
+
+def categories_case(one_hot):
+    def make(m, t):
+        front, k = filled(m), m.int(2, 5)
+        drawn = m.integers(front, torch.int64, 0, k)
+        return [m.normal(front + [k], t), F.one_hot(drawn, k).to(t) if one_hot else drawn], {}
+    return make
+
+
+op("dist_categorical", WIDE, categories_case(False), facts(of_logits(D.Categorical)))
+op("dist_one_hot_categorical", WIDE, categories_case(True), facts(of_logits(D.OneHotCategorical)))
+
+
+def shares_case(m, t):
+    shape = m.shape(0, 2) + [m.int(2, 4)]
+    return [m.uniform(shape, t, .2, 1.5), torch.softmax(m.normal(shape, torch.float64), -1).to(t)], {}
+
+
+facts_apart("dirichlet", unchecked(D.Dirichlet), shares_case,
+            lambda m, t: ([m.uniform(m.shape(0, 2) + [m.int(2, 4)], t, *LITTLE)], {}))
+
+
+def factors(m, front, n, t):
+    """Their upper triangles are not read."""
+    return m.uniform(front + [n, n], t, -.5, .5) + torch.diag(m.uniform([n], t, .7, 1.5))
+
+
+def vectors_case(m, t):
+    front, n = filled(m), m.int(1, 3)
+    return [m.normal(front + [n], t), factors(m, m.pick([front, []]), n, t), m.normal(front + [n], t)], {}
+
+
+def multivariate(loc, l):
+    return D.MultivariateNormal(loc, scale_tril=l.tril(), validate_args=False)
+
+
+op("dist_multivariate_normal", WIDE, vectors_case, facts(multivariate))
+
+
+def divergence(make, count):
+    return lambda x, a: D.kl_divergence(make(*x[:count]), make(*x[count:]))
+
+
+def apart(of_p, of_q):
+    """Bounds of p's and of q's parameters. Where p is near q terms cancel: the bounds of some do not meet."""
+    def make(m, t):
+        shape = m.shape(0, 3)
+        return [m.uniform(s, t, *b) for s, of in ((shape, of_p), (m.broadcast(shape), of_q)) for b in of], {}
+    return make
+
+
+SMALL, LARGE = (.4, .8), (1.5, 2.5)
+for name, make, of_p, of_q in (("normal", unchecked(D.Normal), (LOC, SCALE), (LOC, SCALE)),
+                               ("beta", unchecked(D.Beta), (SMALL, SMALL), (LARGE, LARGE)),
+                               ("gamma", unchecked(D.Gamma), (POSITIVE, SCALE), (POSITIVE, SCALE)),
+                               ("geometric", of_logits(D.Geometric), ((-1, 0),), ((1, 2),))):
+    op(f"kl_{name}", WIDE, apart(of_p, of_q), divergence(make, len(of_p)))
+
+
+def two_rows_case(of_p, of_q):
+    def make(m, t):
+        shape = filled(m) + [m.int(2, 4)]
+        return [m.uniform(shape, t, *of) for of in (of_p, of_q)], {}
+    return make
+
+
+# PyTorch's divergence of Bernoulli does not broadcast.
+op("kl_bernoulli", WIDE, two_rows_case((-1.5, 1.5), (-1.5, 1.5)), divergence(of_logits(D.Bernoulli), 1))
+op("kl_dirichlet", WIDE, two_rows_case(SMALL, LARGE), divergence(unchecked(D.Dirichlet), 1))
+op("kl_categorical", WIDE, two_rows_case((-2, 2), (-2, 2)), divergence(of_logits(D.Categorical), 1))
+op("kl_one_hot_categorical", WIDE, two_rows_case((-2, 2), (-2, 2)), divergence(of_logits(D.OneHotCategorical), 1))
+
+
+def two_vectors_case(m, t):
+    front, n = filled(m), m.int(1, 3)
+    p = [m.normal(front + [n], t), factors(m, front, n, t)]
+    return p + [m.normal([n], t), factors(m, [], n, t)], {}
+
+
+op("kl_multivariate_normal", WIDE, two_vectors_case, divergence(multivariate, 2))
 
 
 # ---- Cases
@@ -1008,7 +1561,7 @@ def main():
 
     def differ(case, kind, text):
         for pattern, of, reason in EXPLAINED:
-            if of == kind and re.search(pattern, f"{case.name} {case.words()} {text}"):
+            if of == kind and re.search(pattern, f"{case.name} {case.describe()} {text}"):
                 explained[f"{case.name}: {kind}: {reason}"] += 1
                 return
         found.append(f"{kind}: {case.describe()}\n    {text}")
@@ -1037,7 +1590,11 @@ def main():
             slack = 16 if case.dtype in WIDE else 3
             if case.name in INEXACT and case.dtype == torch.float64:
                 slack *= 2  # the errors of both
-            text = difference(mine, y, mine.dtype, slack, size)
+            if case.name in FACTORED:
+                slack *= 20  # 80 eps of the largest element: the errors of both
+            # Log densities are differences of terms of several units.
+            floor = 8 if re.match("(dist|entropy|kl)_", case.name) else 1e-3
+            text = difference(mine, y, mine.dtype, slack, size, floor)
             if text:
                 differ(case, "value", f"output {i}: {text}")
         for kind, letter, expected, slack in (("gradient", "d", case.d, 64 if case.dtype in WIDE else 12),

@@ -89,6 +89,30 @@ std::array<std::int64_t, N> sizes(const Arguments& a, const char* key, std::int6
   return out;
 }
 
+Tensor sampled(const In& x, const Arguments& a) {
+  using M = GridSampleMode;
+  using P = GridPadding;
+  const M mode = a.choice<M>("mode", {{"bilinear", M::bilinear}, {"nearest", M::nearest}, {"bicubic", M::bicubic}});
+  const P padding =
+      a.choice<P>("padding_mode", {{"zeros", P::zeros}, {"border", P::border}, {"reflection", P::reflection}});
+  return grid_sample(x[0], x[1], {.mode = mode, .padding_mode = padding, .align_corners = a.on("align_corners")});
+}
+// What a distribution gives beside its samples.
+template <class D>
+Tensors facts(const D& d, const Tensor& x) {
+  return {d.log_prob(x), d.entropy(), d.mean(), d.variance()};
+}
+template <class D>
+Tensors facts_but_entropy(const D& d, const Tensor& x) {
+  return {d.log_prob(x), d.mean(), d.variance()};
+}
+ScatterReduce reduce_of(const Arguments& a) {
+  using R = ScatterReduce;
+  return a.choice<R>("reduce",
+                     {{"sum", R::sum}, {"prod", R::prod}, {"mean", R::mean}, {"amax", R::amax}, {"amin", R::amin}});
+}
+IncludeSelf include_of(const Arguments& a) { return a.on("include_self") ? IncludeSelf::yes : IncludeSelf::no; }
+
 #define ONE(NAME, CALL)                                    \
   {                                                        \
     NAME, [](const In& x, const Arguments& a) -> Tensors { \
@@ -255,12 +279,14 @@ const std::map<std::string, Op>& ops() {
   using P1 = PoolOptions1d;
   using P2 = PoolOptions;
   using P3 = PoolOptions3d;
+  using namespace distributions;
   static const std::map<std::string, Op> table{
       // Pointwise
       UNARY(asin), UNARY(acos), UNARY(atan), UNARY(sinh), UNARY(cosh), UNARY(asinh), UNARY(acosh), UNARY(atanh),
       UNARY(erfinv), UNARY(lgamma), UNARY(digamma), ONE("polygamma", polygamma(a.integer("n"), x[0])),
       UNARY(mish), UNARY(hardswish), UNARY(hardsigmoid), UNARY(relu6), UNARY(selu), UNARY(softsign), UNARY(relu),
-      UNARY(abs), UNARY(sign), UNARY(bitwise_not),
+      UNARY(abs), UNARY(sign), UNARY(bitwise_not), UNARY(exp2), UNARY(erfc),
+      ONE("logit", a.has("eps") ? logit(x[0], a.number("eps")) : logit(x[0])),
       ONE("celu", celu(x[0], a.number("alpha", 1))),
       ONE("hardtanh", hardtanh(x[0], a.number("low", -1), a.number("high", 1))),
       {"lstm_cell",
@@ -268,17 +294,25 @@ const std::map<std::string, Op>& ops() {
          const LstmCellState y = lstm_cell(x[0], x[1]);
          return {y.h, y.c};
        }},
+      {"lstm_layer",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const LstmLayerOutput y = lstm_layer(x[0], {x[1], x[2]}, {x[3], x[4], maybe(x, 5)}, a.on("reverse"));
+         return {y.y, y.c};
+       }},
       ONE("glu", glu(x[0], a.integer("dim", -1))), BINARY(prelu),
       BINARY(floor_divide), BINARY(fmod), BINARY(remainder), BINARY(pow), BINARY(maximum), BINARY(minimum),
       BINARY(bitwise_and), BINARY(bitwise_or), BINARY(bitwise_xor), BINARY(bitwise_left_shift),
       BINARY(bitwise_right_shift), BINARY(logaddexp), BINARY(logaddexp2), BINARY(hypot), BINARY(xlogy),
       BINARY(copysign), BINARY(heaviside),
       ONE("floor_divide_number", floor_divide(x[0], a.integer("b"))), ONE("fmod_number", fmod(x[0], a.integer("b"))),
-      ONE("pow_number", pow(x[0], a.integer("b"))),
+      ONE("pow_number", pow(x[0], a.integer("b"))), ONE("number_floor_divide", floor_divide(a.integer("b"), x[0])),
+      ONE("number_fmod", fmod(a.integer("b"), x[0])), ONE("number_remainder", a.integer("b") % x[0]),
+      ONE("number_pow", pow(a.integer("b"), x[0])),
       ONE("clamp", clamp(x[0], x[1], x[2])), ONE("nan_to_num", nan_to_num(x[0])),
       ONE("lerp", lerp(x[0], x[1], x[2])),
       // Tensors of rank 0, and members
-      ONE("sum", x[0].sum(a.dims("dims"), a.keep())), ONE("cumsum", x[0].cumsum(a.integer("dim"))),
+      ONE("sum", x[0].sum(a.dims("dims"), a.keep())), ONE("prod", prod(x[0], a.integer("dim"), a.keep())), ONE("cumsum", x[0].cumsum(a.integer("dim"))),
+      ONE("max_all", max(x[0])), ONE("min_all", x[0].min()), ONE("max_pair", max(x[0], x[1])),
       MANY("max", both(x[0].max(a.integer("dim"), a.keep()))), MANY("sort", both(sort(x[0], a.integer("dim")))),
       // Scans, order, search
       ONE("cumprod", cumprod(x[0], a.integer("dim"))), ONE("logcumsumexp", logcumsumexp(x[0], a.integer("dim"))),
@@ -302,6 +336,16 @@ const std::map<std::string, Op>& ops() {
          const auto [spread, m] = var_mean(x[0], a.dims("dims"), 1, a.keep());
          return {spread, m};
        }},
+      {"unique",
+       [](const In& x, const Arguments&) -> Tensors {
+         const UniqueResult y = unique(x[0]);
+         return {y.values, y.inverse, y.counts};
+       }},
+      {"unique_consecutive",
+       [](const In& x, const Arguments&) -> Tensors {
+         const UniqueResult y = unique_consecutive(x[0]);
+         return {y.values, y.inverse, y.counts};
+       }},
       // Indexing, arranging
       {"index",
        [](const In& x, const Arguments&) -> Tensors { return {index(x[0], std::span(x).subspan(1))}; }},
@@ -310,15 +354,21 @@ const std::map<std::string, Op>& ops() {
          return {index_put(x[0], std::span(x).subspan(1, x.size() - 2), x.back(),
                            a.on("accumulate") ? Accumulate::yes : Accumulate::no)};
        }},
-      ONE("masked_scatter", masked_scatter(x[0], x[1], x[2])),
+      {"index_member",
+       [](const In& x, const Arguments&) -> Tensors { return {x[0].index({Slice{1}, x[1], kEllipsis, x[2]})}; }},
+      ONE("index_put_number", index_put(x[0], std::span(x).subspan(1), a.integer("b"))),
+      ONE("masked_scatter", masked_scatter(x[0], x[1], x[2])), MANY("where_alone", where(x[0])),
+      BINARY(isclose), ONE("where_left", where(x[0], a.integer("b"), x[1])),
+      ONE("where_right", where(x[0], x[1], a.integer("b"))),
+      ONE("roll", x[0].roll(a.dims("shifts"), a.dims("dims"))),
+      ONE("repeat_interleave", repeat_interleave(x[0], x[1], a.integer("dim"))), BINARY(mm), BINARY(bmm),
+      ONE("hstack", hstack(x)), ONE("vstack", vstack(x)),
+      ONE("unflatten", unflatten(x[0], a.integer("dim"), a.dims("sizes"))),
       {"scatter_reduce",
        [](const In& x, const Arguments& a) -> Tensors {
-         using R = ScatterReduce;
-         const auto reduce = a.choice<R>(
-             "reduce", {{"sum", R::sum}, {"prod", R::prod}, {"mean", R::mean}, {"amax", R::amax}, {"amin", R::amin}});
-         return {scatter_reduce(x[0], a.integer("dim"), x[1], x[2], reduce,
-                                a.on("include_self") ? IncludeSelf::yes : IncludeSelf::no)};
+         return {scatter_reduce(x[0], a.integer("dim"), x[1], x[2], reduce_of(a), include_of(a))};
        }},
+      ONE("index_reduce", index_reduce(x[0], a.integer("dim"), x[1], x[2], reduce_of(a), include_of(a))),
       ONE("index_copy", index_copy(x[0], a.integer("dim"), x[1], x[2])), BINARY(take),
       ONE("take_along_dim", take_along_dim(x[0], x[1], a.maybe("dim"))),
       ONE("diff", diff(x[0], a.integer("n", 1), a.integer("dim", -1))),
@@ -333,7 +383,8 @@ const std::map<std::string, Op>& ops() {
              x[0], x[1],
              {.upper = a.on("upper"), .left = a.on("left"), .unitriangular = a.on("unitriangular")})};
        }},
-      ONE("inv", linalg::inv(x[0])), ONE("det", linalg::det(x[0])),
+      ONE("inv", linalg::inv(x[0])), ONE("det", linalg::det(x[0])), ONE("pinv", linalg::pinv(x[0])),
+      ONE("lstsq", linalg::lstsq(x[0], x[1])),
       {"slogdet",
        [](const In& x, const Arguments&) -> Tensors {
          const auto [sign, logabsdet] = linalg::slogdet(x[0]);
@@ -341,6 +392,18 @@ const std::map<std::string, Op>& ops() {
        }},
       ONE("cholesky", linalg::cholesky(x[0])), ONE("qr", linalg::qr(x[0]).r),
       ONE("eigh", linalg::eigh(x[0]).eigenvalues), ONE("svd", linalg::svd(x[0]).s),
+      ONE("qr_q", linalg::qr(x[0]).q),
+      // Products in which no sign is left.
+      {"eigh_vectors",
+       [](const In& x, const Arguments&) -> Tensors {
+         const auto [w, v] = linalg::eigh((x[0] + transpose(x[0], -2, -1)) * 0.5);
+         return {matmul(v / unsqueeze(w, -2), transpose(v, -2, -1))};
+       }},
+      {"svd_vectors",
+       [](const In& x, const Arguments&) -> Tensors {
+         const auto [u, s, vh] = linalg::svd(x[0]);
+         return {matmul(u * unsqueeze(square(s), -2), vh)};
+       }},
       ONE("tensordot", tensordot(x[0], x[1], a.integer("dims"))),
       ONE("rot90", rot90(x[0], a.integer("times"))), ONE("movedim", movedim(x[0], a.dims("from"), a.dims("to"))),
       MANY("meshgrid", meshgrid(x)),
@@ -358,6 +421,15 @@ const std::map<std::string, Op>& ops() {
          embedding_renorm_(w, x[1], a.number("max_norm"), a.number("p", 2));
          return {w};
        }},
+      {"embedding_bag",
+       [](const In& x, const Arguments& a) -> Tensors {
+         BagOptions o;
+         o.mode = a.choice<Reduce>("mode", {{"sum", Reduce::sum}, {"mean", Reduce::mean}, {"max", Reduce::max}});
+         if (a.on("weighted")) o.per_sample_weights = x.back();
+         o.padding_idx = a.maybe("padding_idx");
+         o.include_last_offset = a.on("include_last_offset");
+         return {a.on("offsets") ? embedding_bag(x[0], x[2], x[1], o) : embedding_bag(x[0], x[1], {}, o)};
+       }},
       // Distances and losses
       ONE("normalize", normalize(x[0], a.number("p", 2), a.integer("dim", 1))),
       ONE("cosine_similarity", cosine_similarity(x[0], x[1], a.integer("dim", 1))),
@@ -373,6 +445,35 @@ const std::map<std::string, Op>& ops() {
       ONE("soft_margin_loss", soft_margin_loss(x[0], x[1], a.reduction())),
       ONE("ctc_loss", ctc_loss(log_softmax(x[0], -1), x[1], x[2], x[3],
                                {.reduction = a.reduction(), .zero_infinity = a.on("zero_infinity")})),
+      ONE("huber_loss", huber_loss(x[0], x[1], a.number("delta", 1), a.reduction())),
+      ONE("smooth_l1_loss", smooth_l1_loss(x[0], x[1], a.number("beta", 1), a.reduction())),
+      ONE("kl_div", kl_div(x[0], x[1],
+                           a.choice<KlReduction>("reduction", {{"none", KlReduction::none},
+                                                               {"sum", KlReduction::sum},
+                                                               {"mean", KlReduction::mean},
+                                                               {"batchmean", KlReduction::batchmean}}),
+                           a.on("log_target") ? LogTarget::yes : LogTarget::no)),
+      ONE("poisson_nll_loss",
+          poisson_nll_loss(x[0], x[1], {.input = a.on("log_input") ? RateInput::log : RateInput::rate,
+                                        .constant = a.on("full") ? LossConstant::full : LossConstant::without,
+                                        .eps = a.number("eps", 1e-8),
+                                        .reduction = a.reduction()})),
+      ONE("gaussian_nll_loss",
+          gaussian_nll_loss(x[0], x[1], x[2], {.constant = a.on("full") ? LossConstant::full : LossConstant::without,
+                                               .eps = a.number("eps", 1e-6),
+                                               .reduction = a.reduction()})),
+      ONE("triplet_margin_loss",
+          triplet_margin_loss(x[0], x[1], x[2], {.margin = a.number("margin", 1),
+                                                 .p = a.number("p", 2),
+                                                 .swap = a.on("swap") ? SwapAnchor::yes : SwapAnchor::no,
+                                                 .reduction = a.reduction()})),
+      ONE("multi_margin_loss",
+          multi_margin_loss(x[0], x[1], {.p = int(a.integer("p", 1)),
+                                         .margin = a.number("margin", 1),
+                                         .weight = maybe(x, 2).defined() ? x[2].detach() : Tensor(),
+                                         .reduction = a.reduction()})),
+      ONE("multilabel_margin_loss", multilabel_margin_loss(x[0], x[1], a.reduction())),
+      ONE("multilabel_soft_margin_loss", multilabel_soft_margin_loss(x[0], x[1], maybe(x, 2), a.reduction())),
       // Images
       {"interpolate",
        [](const In& x, const Arguments& a) -> Tensors {
@@ -399,6 +500,15 @@ const std::map<std::string, Op>& ops() {
                                                      .padding = sizes<3>(a, "padding", 0),
                                                      .dilation = sizes<3>(a, "dilation", 1),
                                                      .groups = a.integer("groups", 1)})),
+      ONE("conv1d_same", conv1d(x[0], x[1], maybe(x, 2), {.dilation = a.integer("dilation", 1),
+                                                          .groups = a.integer("groups", 1),
+                                                          .padding_rule = PaddingRule::same})),
+      ONE("conv2d_same", conv2d(x[0], x[1], maybe(x, 2), {.dilation = sizes<2>(a, "dilation", 1),
+                                                          .groups = a.integer("groups", 1),
+                                                          .padding_rule = PaddingRule::same})),
+      ONE("conv3d_same", conv3d(x[0], x[1], maybe(x, 2), {.dilation = sizes<3>(a, "dilation", 1),
+                                                          .groups = a.integer("groups", 1),
+                                                          .padding_rule = PaddingRule::same})),
       ONE("conv_transpose1d",
           conv_transpose1d(x[0], x[1], maybe(x, 2), {.stride = a.integer("stride", 1),
                                                      .padding = a.integer("padding"),
@@ -422,6 +532,7 @@ const std::map<std::string, Op>& ops() {
       ONE("adaptive_avg_pool1d", adaptive_avg_pool1d(x[0], a.integer("output"))),
       ONE("adaptive_max_pool1d", adaptive_max_pool1d(x[0], a.integer("output"))),
       ONE("adaptive_avg_pool3d", adaptive_avg_pool3d(x[0], sizes<3>(a, "output", 1))),
+      ONE("adaptive_max_pool3d", adaptive_max_pool3d(x[0], sizes<3>(a, "output", 1))),
       MANY("max_pool2d_with_indices",
            both(max_pool2d_with_indices(x[0], P2{.kernel = sizes<2>(a, "kernel", 2),
                                                  .padding = sizes<2>(a, "padding", 0)}))),
@@ -431,22 +542,61 @@ const std::map<std::string, Op>& ops() {
            both(max_pool3d_with_indices(x[0], P3{.kernel = sizes<3>(a, "kernel", 2),
                                                  .padding = sizes<3>(a, "padding", 0)}))),
       ONE("max_unpool1d", max_unpool1d(x[0], x[1], {.kernel = a.integer("kernel"), .padding = a.integer("padding")})),
+      ONE("max_unpool2d", max_unpool2d(x[0], x[1], {.kernel = sizes<2>(a, "kernel", 2),
+                                                    .padding = sizes<2>(a, "padding", 0)})),
       ONE("max_unpool3d", max_unpool3d(x[0], x[1], {.kernel = sizes<3>(a, "kernel", 2),
                                                     .padding = sizes<3>(a, "padding", 0)})),
-      ONE("grid_sample",
-          grid_sample(x[0], x[1], {.mode = a.choice<GridSampleMode>("mode", {{"bilinear", GridSampleMode::bilinear},
-                                                             {"nearest", GridSampleMode::nearest},
-                                                             {"bicubic", GridSampleMode::bicubic}}),
-                                   .padding_mode = a.choice<GridPadding>("padding_mode", {{"zeros", GridPadding::zeros},
-                                                                             {"border", GridPadding::border},
-                                                                             {"reflection", GridPadding::reflection}}),
-                                   .align_corners = a.on("align_corners")})),
+      ONE("grid_sample", sampled(x, a)), ONE("grid_sample_bicubic", sampled(x, a)),
       ONE("affine_grid", affine_grid(x[0], Shape(std::span<const std::int64_t>(a.list("size"))),
                                      a.on("align_corners") ? AlignCorners::yes : AlignCorners::no)),
       ONE("lp_pool2d", lp_pool2d(x[0], a.number("p", 2), P2{.kernel = sizes<2>(a, "kernel", 2)})),
       // Sequences
       ONE("attention_gqa",
           scaled_dot_product_attention(x[0], x[1], x[2], {.causal = causal_of(a), .enable_gqa = true})),
+      {"attention_weights",
+       [](const In& x, const Arguments& a) -> Tensors {
+         AttentionOptions o{.mask = maybe(x, 3), .causal = causal_of(a)};
+         if (a.has("scale")) o.scale = a.number("scale");
+         return {scaled_dot_product_attention(x[0], x[1], x[2], o), attention_weights(x[0], x[1], o)};
+       }},
+      ONE("rotary_embedding",
+          rotary_embedding(x[0], x[1], {.base = a.number("base", 10000),
+                                        .pairs = a.on("interleaved") ? RotaryPairs::interleaved : RotaryPairs::halves,
+                                        .dim = a.maybe("rotated")})),
+      // Distributions: parameters, then values
+      MANY("dist_normal", facts(Normal{x[0], x[1]}, x[2])),
+      MANY("dist_half_normal", facts(HalfNormal{x[0]}, x[1])),
+      MANY("dist_uniform", facts(Uniform{x[0], x[1]}, x[2])),
+      MANY("dist_exponential", facts(Exponential{x[0]}, x[1])),
+      MANY("dist_laplace", facts(Laplace{x[0], x[1]}, x[2])),
+      MANY("dist_log_normal", facts(LogNormal{x[0], x[1]}, x[2])),
+      MANY("dist_gumbel", facts(Gumbel{x[0], x[1]}, x[2])),
+      MANY("dist_cauchy", facts(Cauchy{x[0], x[1]}, x[2])),
+      MANY("dist_multivariate_normal", facts(MultivariateNormal{x[0], x[1]}, x[2])),
+      MANY("dist_gamma", facts_but_entropy(Gamma{x[0], x[1]}, x[2])),
+      ONE("entropy_gamma", (Gamma{x[0], x[1]}.entropy())),
+      MANY("dist_chi2", facts_but_entropy(Chi2{x[0]}, x[1])),
+      ONE("entropy_chi2", (Chi2{x[0]}.entropy())),
+      MANY("dist_student_t", facts_but_entropy(StudentT{x[0], x[1], x[2]}, x[3])),
+      ONE("entropy_student_t", (StudentT{x[0], x[1], x[2]}.entropy())),
+      MANY("dist_beta", facts_but_entropy(Beta{x[0], x[1]}, x[2])),
+      ONE("entropy_beta", (Beta{x[0], x[1]}.entropy())),
+      MANY("dist_dirichlet", facts_but_entropy(Dirichlet{x[0]}, x[1])),
+      ONE("entropy_dirichlet", (Dirichlet{x[0]}.entropy())),
+      MANY("dist_bernoulli", facts(Bernoulli{x[0]}, x[1])),
+      MANY("dist_geometric", facts(Geometric{x[0]}, x[1])),
+      MANY("dist_categorical", facts(Categorical{x[0]}, x[1])),
+      MANY("dist_one_hot_categorical", facts(OneHotCategorical{x[0]}, x[1])),
+      ONE("kl_normal", kl_divergence(Normal{x[0], x[1]}, Normal{x[2], x[3]})),
+      ONE("kl_bernoulli", kl_divergence(Bernoulli{x[0]}, Bernoulli{x[1]})),
+      ONE("kl_geometric", kl_divergence(Geometric{x[0]}, Geometric{x[1]})),
+      ONE("kl_categorical", kl_divergence(Categorical{x[0]}, Categorical{x[1]})),
+      ONE("kl_one_hot_categorical", kl_divergence(OneHotCategorical{x[0]}, OneHotCategorical{x[1]})),
+      ONE("kl_multivariate_normal",
+          kl_divergence(MultivariateNormal{x[0], x[1]}, MultivariateNormal{x[2], x[3]})),
+      ONE("kl_gamma", kl_divergence(Gamma{x[0], x[1]}, Gamma{x[2], x[3]})),
+      ONE("kl_beta", kl_divergence(Beta{x[0], x[1]}, Beta{x[2], x[3]})),
+      ONE("kl_dirichlet", kl_divergence(Dirichlet{x[0]}, Dirichlet{x[1]})),
   };
   return table;
 }

@@ -39,7 +39,7 @@ void check_rotated(const char* op, const Tensor& x, const Shape& pairs, const ch
 RotaryTable table_of(const Tensor& positions, std::int64_t dim, double base, DType dtype) {
   // f64: a rounded frequency times a position of a million is an angle without a right digit in f32.
   const Tensor index = arange(dim / 2, positions.device(), DType::f64);
-  const Tensor frequency = exp(index * (-2 * std::log(base) / static_cast<double>(dim)));
+  const Tensor frequency = pow(base, index * -2 / static_cast<double>(dim));
   const Tensor angle = unsqueeze(cast(positions, DType::f64), -1) * frequency;
   return {cast(cos(angle), dtype), cast(sin(angle), dtype)};
 }
