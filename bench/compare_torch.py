@@ -304,6 +304,30 @@ def embedding_backward(shape, make):
     return backward(lambda s, m: [table_of(s, m)], lambda w: F.embedding(i, w))(shape, make)
 
 
+def bag_rows():
+    def inputs(s, make):
+        return [make((min(50000, 16 * s[0]), s[1]))]
+
+    def sums(s, make):
+        first = torch.arange(s[0], device=make.device) * 8
+        offsets = first + torch.minimum(torch.randint(8, (s[0],), device=make.device), first)
+        i = torch.randint(min(50000, 16 * s[0]), (8 * s[0],), device=make.device)
+        return lambda w: F.embedding_bag(i, w, offsets, mode="sum")
+
+    return {"embedding_bag": lambda s, m: (lambda w=inputs(s, m)[0], f=sums(s, m): f(w)),
+            "embedding_bag_both": lambda s, m: both(inputs, sums(s, m))(s, m)}
+
+
+def unique(s, make):
+    x = torch.randint(1000, s, device=make.device).to(make.dtype)
+    return lambda: torch.unique(x, return_inverse=True, return_counts=True)
+
+
+def multinomial(s, make):
+    p = make(s[:2]).exp()
+    return lambda: torch.multinomial(p, s[2], replacement=True)
+
+
 def two(a, b):
     return lambda shape, make: (lambda x=make(a(shape)), y=make(b(shape)): x @ y)
 
@@ -329,6 +353,42 @@ def attention(causal):
         q, k, v = qkv(shape, make)
         return lambda: f(q, k, v)
     return forward, backward(qkv, f)
+
+
+def grouped_inputs(s, make):
+    fewer = (s[0], s[1] // 4, *s[2:])
+    return [make(s), make(fewer), make(fewer)]
+
+
+def grouped_attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def upward_inputs(s, make):
+    return [make((s[0], s[1], s[2], s[2])), make((s[1], s[1], 4, 4))]
+
+
+def upward(x, w):
+    return F.conv_transpose2d(x, w, stride=2, padding=1)
+
+
+def line_inputs(s, make):
+    return [make(s), make((s[1], s[1], 5))]
+
+
+def line(x, w):
+    return F.conv1d(x, w, padding=2)
+
+
+def triplet_inputs(s, make):
+    x = make(s)
+    return [x, x.flip(0), x.flip(1)]
+
+
+def gaussian_nll_loss_both(s, make):
+    x = make(s)
+    target = x.flip(0)
+    return both(lambda *_: [x, x.exp()], lambda x, v: F.gaussian_nll_loss(x, target, v))(s, make)
 
 
 def conv_inputs(s, make):
@@ -747,6 +807,7 @@ OPS = {
     "flip": unary(lambda x: x.flip(1)), "repeat": unary(lambda x: x.repeat(2, 2)),
     "amax_columns": unary(lambda x: x.amax(0)), "logsumexp_columns": unary(lambda x: x.logsumexp(0)),
     "median_rows": unary(lambda x: x.median(1).values),
+    "prod_rows_both": both(lambda s, make: [make(s) * 0.01 + 1], lambda x: x.prod(1)),
     "cumprod_rows_backward": backward(one, lambda x: x.cumprod(1)),
     "depthwise_both": both(single_channels, lambda x, w: F.conv2d(x, w, padding=1, groups=x.shape[1])),
     "cast_to_bf16": unary(lambda x: x.to(torch.bfloat16)),
@@ -804,6 +865,17 @@ OPS = {
     "rnn_both": recurrent_both(torch.nn.RNN), "nll_loss_both": nll_loss_both, "floor_divide_i64": floor_divide,
     "histc": unary(lambda x: torch.histc(x, 64, -3, 3)),
     "searchsorted": searchsorted, "index_put_add": index_put_add,
+    **bag_rows(), "unique": unique, "multinomial": multinomial,
+    "quantile_rows": unary(lambda x: x.quantile(0.3, 1)),
+    "triplet_margin_loss_both": both(triplet_inputs, F.triplet_margin_loss),
+    "gaussian_nll_loss_both": gaussian_nll_loss_both,
+    "max_pool1d": unary(lambda x: F.max_pool1d(x, 2)),
+    "max_pool1d_backward": backward(one, lambda x: F.max_pool1d(x, 2)),
+    "attention_grouped": lambda s, m: (lambda a=grouped_inputs(s, m): grouped_attention(*a)),
+    "attention_grouped_backward": backward(grouped_inputs, grouped_attention),
+    "conv_transpose2d": lambda s, m: (lambda a=upward_inputs(s, m): upward(*a)),
+    "conv_transpose2d_both": both(upward_inputs, upward),
+    "conv1d": lambda s, m: (lambda a=line_inputs(s, m): line(*a)), "conv1d_both": both(line_inputs, line),
     "conv3d": lambda s, m: (lambda a=volumes(s, m): conv3d(*a)), "conv3d_both": both(volumes, conv3d),
     "max_pool3d": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2)),
     "max_pool3d_with_indices": lambda s, m: (lambda x=volumes(s, m)[0]: F.max_pool3d(x, 2, return_indices=True)),

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "levin/error.h"
@@ -31,7 +30,7 @@ class StepLedger final : public Phases {
  public:
   StepLedger() { detail::mode().detour = true; }
   void end(const char* phase) override {
-    phases_.push_back({phase, ledger_.size()});
+    phases_.push_back({phase, ledger_.size(), flops_.by_op()});
     ledger_.next_call();
   }
 
@@ -55,6 +54,7 @@ class StepLedger final : public Phases {
   struct Sums {
     std::size_t calls = 0, launches = 0;
     std::int64_t read = 0, written = 0, asked = 0, least = 0;
+    std::int64_t flops = 0;  // of products; below 0: not known
     std::vector<std::string> places{};
     void add(const detail::LedgerCall& c);
   };
@@ -64,7 +64,12 @@ class StepLedger final : public Phases {
 
   detail::LaunchLedger ledger_;
   FlopCounter flops_;
-  std::vector<std::pair<const char*, std::size_t>> phases_{};
+  struct Phase {
+    const char* name;
+    std::size_t end;             // calls up to its end
+    std::vector<OpFlops> flops;  // of products up to its end
+  };
+  std::vector<Phase> phases_{};
 };
 #endif
 

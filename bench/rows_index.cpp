@@ -34,6 +34,52 @@ void indexing(std::vector<Kernel>& k) {
                              double(s[0] * s[1]) * double(itemsize(d)) + 8.0 * double(s[0])};
                },
                {{64, 64}, {4096, 256}}});
+  // [bags, width of a row]: bags of 1 to 15 rows, 8 on average, of a table of 50,000 rows, or of 16 for each bag.
+  const std::vector<Shape> bags{{32, 16}, {4096, 64}};
+  const auto bag_of = [](const Shape& s) {
+    const std::int64_t rows = std::min<std::int64_t>(50000, 16 * s[0]);
+    const Tensor first = arange(s[0], device()) * 8, offsets = first + minimum(integers(8, {s[0]}), first);
+    return [=, index = integers(rows, {8 * s[0]})](const Tensors& in) {
+      return embedding_bag(in[0], index, offsets, {.mode = Reduce::sum});
+    };
+  };
+  const auto bag_table = [](const Shape& s, DType d) {
+    return random({std::min<std::int64_t>(50000, 16 * s[0]), s[1]}, d);
+  };
+  const auto bag_bytes = [](const Shape& s, DType d) {
+    return 9.0 * double(s[0] * s[1]) * double(itemsize(d)) + 72.0 * double(s[0]);
+  };
+  k.push_back({"embedding_bag", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in{bag_table(s, d)};
+                 return Work{[=, bag = bag_of(s)] { (void)bag(in); }, bag_bytes(s, d)};
+               },
+               bags});
+  k.push_back({"embedding_bag_both", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor w = bag_table(s, d);
+                 return both_of({w}, bag_of(s), bytes_of(w) + 2 * bag_bytes(s, d));
+               },
+               bags});
+  // Of 1000 numbers.
+  k.push_back({"unique",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = integers(1000, s).to(d);
+                 return Work{[=] { (void)unique(x); }, 3 * bytes_of(x)};  // and places of 8 bytes
+               },
+               {{1024}, {262144}}});
+  // [rows, categories, draws]
+  k.push_back({"multinomial",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor p = exp(random({s[0], s[1]}, d));
+                 return Work{[=, gen = Generator(3)]() mutable { (void)multinomial(p, s[2], gen, Replacement::yes); },
+                             bytes_of(p) + 8.0 * double(s[0] * s[2])};
+               },
+               {{4, 16, 8}, {64, 1024, 256}}});
   const std::vector<Shape> nodes{{64, 32}, {16384, 128}, {1000000, 128}};
   k.push_back({"gather_rows", Sizes::own, floats(),
                [](const Shape& s, DType d) {

@@ -78,6 +78,28 @@ void of_rows(std::vector<Kernel>& k) {
                      {random(s, d)}, [](const Tensors& in) { return glu(in[0]); }, 2.5);
                },
                wide});
+  const std::vector<Shape> vectors{{16, 16}, {4096, 128}};
+  k.push_back({"triplet_margin_loss_both",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return both_of(
+                     {x, flip(x, {0}), flip(x, {1})},
+                     [](const Tensors& in) { return triplet_margin_loss(in[0], in[1], in[2]); }, 9 * bytes_of(x));
+               },
+               vectors});
+  // With gradients for the means and the variances.
+  k.push_back({"gaussian_nll_loss_both",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), target = flip(x, {0});
+                 return both_of(
+                     {x, exp(x)}, [=](const Tensors& in) { return gaussian_nll_loss(in[0], target, in[1]); },
+                     8 * bytes_of(x));
+               },
+               vectors});
   // [steps, texts, classes, labels of a text]: speech by characters and by pieces of words.
   k.push_back(
       {"ctc_loss_both",
@@ -196,6 +218,8 @@ void of_rows_under_autocast(std::vector<Kernel>& k) {
   });
 }
 
+// [batch, channels, length]
+std::vector<Shape> sequences() { return {{2, 8, 16}, {16, 64, 512}}; }
 // [batch, channels, height, width]
 std::vector<Shape> images() { return {{2, 8, 8, 8}, {64, 32, 28, 28}, {256, 64, 112, 112}}; }
 
@@ -229,6 +253,11 @@ void of_images(std::vector<Kernel>& k) {
                images()});
   k.push_back({"group_norm_backward", Sizes::own, floats(),
                [](const Shape& s, DType d) { return backward_of(with_parameters(s, d), group_norm_8, 3); }, images()});
+  const Unary max_pool_of_lines = [](const Tensor& x) { return max_pool1d(x, 2); };
+  k.push_back({"max_pool1d", Sizes::own, floats(),
+               [=](const Shape& s, DType d) { return unary(s, d, max_pool_of_lines, 1.5); }, sequences()});
+  k.push_back({"max_pool1d_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) { return unary_backward(s, d, max_pool_of_lines, 1.5); }, sequences()});
   // A quarter as many outputs as inputs.
   for (const auto& [name, f] :
        std::map<std::string, Unary>{{"max_pool", [](const Tensor& x) { return max_pool2d(x, 2); }},

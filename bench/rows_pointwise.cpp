@@ -126,6 +126,14 @@ void reductions(std::vector<Kernel>& k) {
   reduce("amax_columns", Sizes::rows, [](const Tensor& x) { return amax(x, {0}); });
   reduce("logsumexp_columns", Sizes::rows, [](const Tensor& x) { return logsumexp(x, {0}); });
   reduce("median_rows", Sizes::rows, [](const Tensor& x) { return median(x, 1).values; });
+  k.push_back({"quantile_rows",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)quantile(x, 0.3, 1); }, bytes_of(x)};
+               },
+               {{8, 32}, {256, 1024}}});
   reduce("argmax_rows", Sizes::rows, [](const Tensor& x) { return argmax(x, 1); });
   const auto scan = [&](const char* name, double passes, std::function<void(const Tensor&)> f) {
     k.push_back({name, Sizes::rows, floats(), [=](const Shape& s, DType d) {
@@ -135,6 +143,12 @@ void reductions(std::vector<Kernel>& k) {
   };
   scan("cumsum_rows", 2, [](const Tensor& x) { (void)cumsum(x, 1); });
   scan("cumprod_rows", 2, [](const Tensor& x) { (void)cumprod(x, 1); });
+  // Of numbers near 1, whose products stay in range.
+  k.push_back({"prod_rows_both", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d) * 0.01 + 1;
+                 return both_of(
+                     {x}, [](const Tensors& in) { return prod(in[0], 1); }, 3 * bytes_of(x));
+               }});
   k.push_back({"cumprod_rows_backward", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
                  return unary_backward(s, d, [](const Tensor& x) { return cumprod(x, 1); });
                }});

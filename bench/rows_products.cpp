@@ -122,6 +122,27 @@ void heads_and_images(std::vector<Kernel>& k) {
          },
          heads, flops(5)});
   }
+  // [batch, heads, length, head size], four heads of queries for each head of keys and values
+  const std::vector<Shape> grouped{{1, 4, 4, 32}, {2, 8, 256, 64}};
+  const auto grouped_inputs = [](const Shape& s, DType d) {
+    const Shape fewer{s[0], s[1] / 4, s[2], s[3]};
+    return Tensors{random(s, d), random(fewer, d), random(fewer, d)};
+  };
+  const auto grouped_attention = [](const Tensors& in) {
+    return scaled_dot_product_attention(in[0], in[1], in[2], {.enable_gqa = true});
+  };
+  const auto grouped_flops = [](double products) {
+    return [=](const Shape& s) { return products * 2 * double(s[0] * s[1] * s[2]) * double(s[2] * s[3]); };
+  };
+  k.push_back({"attention_grouped", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = grouped_inputs(s, d);
+                 return Work{[=] { (void)grouped_attention(in); }, 2.5 * bytes_of(in[0])};
+               },
+               grouped, grouped_flops(2)});
+  k.push_back({"attention_grouped_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) { return backward_of(grouped_inputs(s, d), grouped_attention, 5); },
+               grouped, grouped_flops(5)});
   // [batch, in channels, out channels, image side, kernel side]
   const std::vector<Shape> convolutions{
       {2, 2, 4, 6, 3}, {64, 1, 32, 28, 5}, {64, 32, 64, 14, 5}, {32, 64, 64, 56, 3}, {256, 64, 64, 56, 3}};
@@ -156,6 +177,48 @@ void heads_and_images(std::vector<Kernel>& k) {
                      in, [=](const Tensors& t) { return conv2d(t[0], t[1], {}, options); }, 6 * bytes_of(in[0]));
                },
                single});
+  // [batch, channels, side of the image], kernels of 4 x 4 with stride 2 to an image twice as large
+  const std::vector<Shape> upwards{{1, 2, 4}, {8, 64, 14}};
+  const auto upward_inputs = [](const Shape& s, DType d) {
+    return Tensors{random({s[0], s[1], s[2], s[2]}, d), random({s[1], s[1], 4, 4}, d)};
+  };
+  const auto upward = [](const Tensors& t) {
+    return conv_transpose2d(t[0], t[1], {}, {.stride = {2, 2}, .padding = {1, 1}});
+  };
+  const auto upward_flops = [](double factor) {
+    return [=](const Shape& s) { return factor * 16 * double(s[0] * s[1] * s[1]) * double(s[2] * s[2]); };
+  };
+  k.push_back({"conv_transpose2d", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = upward_inputs(s, d);
+                 return Work{[=] { (void)upward(in); }, 5 * bytes_of(in[0]) + bytes_of(in[1])};
+               },
+               upwards, upward_flops(2)});
+  k.push_back({"conv_transpose2d_both", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = upward_inputs(s, d);
+                 return both_of(in, upward, 3 * (5 * bytes_of(in[0]) + bytes_of(in[1])));
+               },
+               upwards, upward_flops(6)});
+  // [batch, channels, length], kernels of 5
+  const std::vector<Shape> lines{{1, 2, 16}, {16, 64, 512}};
+  const auto line_inputs = [](const Shape& s, DType d) { return Tensors{random(s, d), random({s[1], s[1], 5}, d)}; };
+  const auto line = [](const Tensors& t) { return conv1d(t[0], t[1], {}, {.padding = 2}); };
+  const auto line_flops = [](double factor) {
+    return [=](const Shape& s) { return factor * 5 * double(s[0] * s[1] * s[1]) * double(s[2]); };
+  };
+  k.push_back({"conv1d", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = line_inputs(s, d);
+                 return Work{[=] { (void)line(in); }, 2 * bytes_of(in[0]) + bytes_of(in[1])};
+               },
+               lines, line_flops(2)});
+  k.push_back({"conv1d_both", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = line_inputs(s, d);
+                 return both_of(in, line, 3 * (2 * bytes_of(in[0]) + bytes_of(in[1])));
+               },
+               lines, line_flops(6)});
   // [batch, channels, channels out, side of the volume], kernels of 3 x 3 x 3
   const std::vector<Shape> volumes{{1, 2, 2, 4}, {2, 16, 32, 16}, {2, 32, 32, 32}};
   const auto volume_flops = [](double factor) {
