@@ -209,6 +209,17 @@ constexpr Form kForms[] = {
        const Tensor v = c.one_in(8) ? p.any() : p.of({heads, cols, c.size()}, dtype);
        return Tensors{attention_weights(q, k, o), scaled_dot_product_attention(q, k, v, o)};
      }},
+    {"lstm_layer",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t steps = small(c), n = c.size(), in = c.size(), hidden = c.size();
+       const DType dtype = c.dtype();
+       const auto of = [&](const Shape& shape) { return c.one_in(8) ? p.any() : p.of(shape, dtype); };
+       const Tensor x = of({steps, n, in}), h = of({n, hidden}), state = of({n, hidden});
+       const Tensor ih = of({4 * hidden, in}), hh = of({4 * hidden, hidden});
+       const LstmLayerOutput y =
+           lstm_layer(x, {h, state}, {ih, hh, c.one_in(2) ? of({4 * hidden}) : Tensor()}, c.one_in(2));
+       return Tensors{y.y, y.c};
+     }},
     {"scaled_dot_product_attention",
      [](Chooser& c, Pool& p) {
        const std::int64_t batch = small(c), rows = c.size(), cols = c.size(), width = c.size();

@@ -311,7 +311,8 @@ const std::map<std::string, Op>& ops() {
       ONE("clamp", clamp(x[0], x[1], x[2])), ONE("nan_to_num", nan_to_num(x[0])),
       ONE("lerp", lerp(x[0], x[1], x[2])),
       // Tensors of rank 0, and members
-      ONE("sum", x[0].sum(a.dims("dims"), a.keep())), ONE("prod", prod(x[0], a.integer("dim"), a.keep())), ONE("cumsum", x[0].cumsum(a.integer("dim"))),
+      ONE("sum", x[0].sum(a.dims("dims"), a.keep())), ONE("prod", prod(x[0], a.integer("dim"), a.keep())),
+      ONE("cumsum", x[0].cumsum(a.integer("dim"))),
       ONE("max_all", max(x[0])), ONE("min_all", x[0].min()), ONE("max_pair", max(x[0], x[1])),
       MANY("max", both(x[0].max(a.integer("dim"), a.keep()))), MANY("sort", both(sort(x[0], a.integer("dim")))),
       // Scans, order, search
