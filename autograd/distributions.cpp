@@ -35,15 +35,10 @@ Categorical categorical(const OneHotCategorical& d) {
   return {d.logits};
 }
 
-// log(p / (1 - p)) of probabilities kept the dtype's eps away from 0 and 1.
+// The logits of probabilities, which are kept the dtype's eps away from 0 and 1.
 Tensor logits_of(const char* op, const Tensor& probs) {
   check_float(op, probs);
-  double eps = 0x1p-52;
-  if (probs.dtype() == DType::f32) eps = 0x1p-23;
-  if (probs.dtype() == DType::f16) eps = 0x1p-10;
-  if (probs.dtype() == DType::bf16) eps = 0x1p-7;
-  const Tensor p = clamp(probs, eps, 1 - eps);
-  return log(p) - log1p(neg(p));
+  return logit(probs, epsilon(probs.dtype()));
 }
 
 // A moment that no parameter moves.

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 #include <unordered_set>
+#include <vector>
 
 #include "autograd/op_table.h"
 #include "tests/device.h"
@@ -178,6 +180,41 @@ void check_need_masks(const OpCase& c, const OpSample& s) {
     const Run one = run(s, inputs, static_cast<int>(i));
     REQUIRE(one.gradients.size() == 1);
     REQUIRE(same_bits(one.gradients[0], all.gradients[k++]));
+  }
+}
+
+// A graph that nothing runs, of the call or of its gradients, ends with its results: an op that kept one of them with
+// its history would keep itself.
+void check_freed(const OpCase& c, const OpSample& s) {
+  const DType dtype =
+      s.one.value_or(std::count(c.dtypes.begin(), c.dtypes.end(), DType::f32) ? DType::f32 : c.dtypes.front());
+  Tensors in, wanted;
+  const Tensors given = make_inputs(s, dtype, 9);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    in.push_back(given[i].detach());
+    if (s.inputs[i].kind != Input::Kind::real || !is_float(dtype)) continue;
+    in.back().requires_grad_();
+    wanted.push_back(in.back());
+  }
+  const auto edges = [&] {  // what holds the leaves' nodes
+    std::vector<std::uint32_t> counts;
+    for (const Tensor& leaf : wanted) counts.push_back(leaf.get().meta.get()->use_count());
+    return counts;
+  };
+  const std::vector<std::uint32_t> before = edges();
+  for (const bool with_gradients : {false, true}) {
+    CAPTURE(with_gradients);
+    {
+      Tensors roots, seeds;
+      for (const Tensor& t : s.call(in)) {
+        if (!t.requires_grad()) continue;
+        roots.push_back(t);
+        seeds.push_back(ones_like(t.detach()));
+      }
+      if (with_gradients && !roots.empty())
+        (void)grad(roots, wanted, seeds, {.create_graph = true, .allow_unused = true});
+    }
+    CHECK(edges() == before);
   }
 }
 
@@ -367,6 +404,11 @@ TEST_CASE("ops: each need mask gives the gradients of all needs") {
 TEST_CASE("ops: a write to an input before backward changes nothing or is an error") {
   for_each_case([](const OpCase& c, const OpSample& s) {
     if (c.differentiable) check_versions(c, s);
+  });
+}
+TEST_CASE("ops: a graph that nothing runs is freed with its results") {
+  for_each_case([](const OpCase& c, const OpSample& s) {
+    if (c.differentiable) check_freed(c, s);
   });
 }
 TEST_CASE("ops: an undefined operand is a StateError, or left out where the op lets it be") {

@@ -133,7 +133,7 @@ struct LstmLayer {
       add_(gates, matmul(h, across));
       h = select(states, 0, step);
       c = lstm_cell_into(h, gates, c);
-      trace.c.push_back(c);
+      trace.c.push_back(c.detach());  // the last one is a result, and would keep the op with its history
     }
     y = states;
     return {states, c};

@@ -10,6 +10,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
 #include "kernels/executor/dispatch.h"
+#include "kernels/reduce/prod_backward.h"
 #include "kernels/reduce/reduce.cuh"
 #include "kernels/reduce/reduce_device.cuh"
 #include "levin/autograd.h"
@@ -173,40 +174,6 @@ Tensor slope_of_tree(const Tensor& gy, const Tensor& x, const Over& over) {
   return vjp<1>([&](auto& in) { return product_tree(in[0], over); }, {x}, std::array{gy}, NeedMask(1))[0];
 }
 
-// gx[k] = gy times the product of the other elements of a row: gy y / x[k] where no factor of y is far from 1, else the
-// product of those before it and of those behind it.
-template <class T>
-void product_slopes(const Cpu& on, const T* gy, const T* x, T* gx, std::int64_t rows, std::int64_t n) {
-  constexpr std::int64_t kTask = 8192, kChains = 4;
-  on.parallel_for(rows, std::max<std::int64_t>(1, kTask / n), [=](std::int64_t begin, std::int64_t end) {
-    std::vector<double> before;
-    for (std::int64_t row = begin; row < end; ++row) {
-      const T* const from = x + row * n;
-      T* const to = gx + row * n;
-      double chains[kChains] = {1, 1, 1, 1};
-      for (std::int64_t k = 0; k < n; ++k) chains[k % kChains] *= double(from[k]);
-      const double g = double(gy[row]), all = chains[0] * chains[1] * (chains[2] * chains[3]), top = g * all;
-      bool exact = std::isnormal(all) && (std::isnormal(top) || g == 0 || !std::isfinite(g));
-      for (const double chain : chains) exact &= std::isnormal(chain);
-      if (exact) {
-        for (std::int64_t k = 0; k < n; ++k) to[k] = T(top / double(from[k]));
-        continue;
-      }
-      before.resize(static_cast<std::size_t>(n));
-      double product = g;
-      for (std::int64_t k = 0; k < n; ++k) {
-        before[static_cast<std::size_t>(k)] = product;
-        product *= double(from[k]);
-      }
-      product = 1;
-      for (std::int64_t k = n - 1; k >= 0; --k) {
-        to[k] = T(before[static_cast<std::size_t>(k)] * product);
-        product *= double(from[k]);
-      }
-    }
-  });
-}
-
 struct ProdBackward {
   static constexpr OpInfo info{.name = "prod_backward"};
   Over over;
@@ -219,7 +186,7 @@ struct ProdBackward {
     Tensor gx = empty_like(rows);
     dispatch_dtype(info, x_, kFloats, [&]<class T>(T) {
       if (gx.numel() > 0)
-        product_slopes(Cpu{}, ptr<const T>(g), ptr<const T>(rows), ptr<T>(gx), rows.size(0), rows.size(1));
+        kernels::cpu::prod_backward(Cpu{}, ptr<const T>(g), ptr<const T>(rows), ptr<T>(gx), rows.size(0), rows.size(1));
     });
     return last.back(gx);
   }

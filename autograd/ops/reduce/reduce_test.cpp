@@ -350,6 +350,10 @@ TEST_CASE("the gradient of a product is the product of the others, where one is 
   CHECK(gradient_of({0x1p-1000, 1, 1, 1, 0x1p-70, 0x1p1000}, DType::f64, 1)[0] == 0x1p930);
   CHECK(gradient_of({0x1p100, 0x1p100, 0x1p-100}, DType::f32, 1) == Values{1, 1, kInf});
   CHECK(gradient_of({0x1p-500, 0x1p-500}, DType::f64, 0x1p-600) == Values{0, 0});
+  // Products on the way are subnormal and have lost digits, the product has not.
+  const double digits = 0x1.123456789abcdp-540;
+  CHECK(gradient_of({digits, 1, 1, 1, 0x1p-500, 1, 1, 1, 0x1p600}, DType::f64, 1)[1] == digits * 0x1p100);
+  CHECK(gradient_of({digits, 0x1p-500, 0x1p600, 1}, DType::f64, 1)[1] == digits * 0x1p600);
   // Of nothing, twice.
   Tensor none = zeros({2, 0}, Device::cpu());
   none.requires_grad_();
