@@ -152,6 +152,7 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // from B as it lies were 2 % slower than from panels, and 24 % where its rows were a multiple of 4,096 bytes apart and
 // so fell into two sets; products from rows of A as they lie were as fast as from copies at every distance. An AMD core
 // (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes apart are copied, and B for more than 3 tiles.
+// With AVX2 such rows are transposed into tiles, where kPanelsOfTiles and more panels use them.
 // Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan
 // is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and tiles are transposed on their
 // way to C, a few of a panel together: a tile alone is less than a line of C wide, and rows of C whose distance is a
@@ -168,6 +169,7 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // A tile of pairs of bf16 reads rows of A as they lie where k is even and each row begins at a multiple of 4 bytes.
 // Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
+inline constexpr int64_t kPanelsOfTiles = 16;
 inline constexpr int64_t kShortK = 128;  // up to which k is short
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
 inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
@@ -211,7 +213,8 @@ struct GemmPlan {
     bool pack_a = !reads_a;
     if (reads_a && a.col == 1) pack_a = panels > 2 && !rows_in_place(a.row * int64_t(sizeof(T)), l1_ways);
     if (reads_a && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
-    if (pack_a) packed_a = a.row == 1 && a.col != 1 ? PackedA::tiles : PackedA::rows;
+    const bool turns_tiles = kReadsTiles && kPlain && a.col == 1 && panels >= kPanelsOfTiles;
+    if (pack_a) packed_a = (a.row == 1 && a.col != 1) || turns_tiles ? PackedA::tiles : PackedA::rows;
     // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
     a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
 
@@ -345,6 +348,8 @@ class PlannedGemm {
 #endif
     if (plan_.packed_a == PackedA::rows) {
       for (int64_t r = 0; r < h; ++r) copy_run(from + r * at.a.row, at.a.col, to + r * plan_.a_pitch, at.kc);
+    } else if (at.a.col == 1) {
+      if constexpr (kPlain) pack_rows_as_tile(from, at.a.row, int(h), at.kc, to);
     } else if (h == kTileRows) {  // a constant count: straight vector moves
       for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, kTileRows);
     } else {
