@@ -270,14 +270,18 @@ void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis
   using Places = typename BlockOf<A, L>::Places;
   using Int = typename BlockOf<A, L>::Int;
   const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
+  Numbers lowest{};
+  Places steps{};
+  for (int l = 0; l < L; ++l) {
+    lowest[l] = -std::numeric_limits<A>::infinity();
+    steps[l] = l * Int(s);
+  }
   for (std::int64_t j = 0; j < w.out; j += L) {
-    Numbers best{}, v{};
-    Places place{}, steps{};
+    Numbers best = lowest, v{};
     const auto first = Int(r0 * w.in + j * s - w.padding), edge = Int(r0 * w.in);
-    for (int l = 0; l < L; ++l) {
-      best[l] = -std::numeric_limits<A>::infinity();
-      steps[l] = l * Int(s);
-      place[l] = std::max(first + steps[l], edge);
+    Places place = steps + first;
+    if (first < edge) {
+      for (int l = 0; l < L; ++l) place[l] = std::max(place[l], edge);
     }
     for (std::int64_t r = r0; r < r1; ++r) {
       for (std::int64_t c = 0; c < w.kernel; ++c) {
@@ -288,6 +292,13 @@ void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis
       }
     }
     const std::int64_t n = std::min<std::int64_t>(L, w.out - j);
+    if constexpr (std::is_same_v<A, T> && std::is_same_v<Int, std::int32_t>) {
+      if (n == L) {
+        std::memcpy(y + j, &best, sizeof best);
+        std::memcpy(index + j, &place, sizeof place);
+        continue;
+      }
+    }
     for (std::int64_t l = 0; l < n; ++l) y[j + l] = T(best[l]);
     for (std::int64_t l = 0; l < n; ++l) index[j + l] = std::int32_t(place[l]);
   }
