@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -203,9 +204,9 @@ constexpr Row kInFit[] = {
     {"save", "", ", 6 steps completed"},
 };
 
-std::vector<std::unique_ptr<Failing>> start(const char* action, Fit fit) {
+std::vector<std::unique_ptr<Failing>> start(const char* action, Fit fit, std::span<const Row> rows = kInFit) {
   std::vector<std::unique_ptr<Failing>> all;
-  for (const Row& row : kInFit) {
+  for (const Row& row : rows) {
     auto& one = *all.emplace_back(std::make_unique<Failing>());
     one.phase = row.phase;
     one.rank = static_cast<int>(all.size()) % 3;
@@ -275,13 +276,17 @@ TEST_CASE("a rank of a fit that is stopped in any phase is silent, and named by 
 }
 
 TEST_CASE("a rank of a fit that is alive and late in any phase is named by all after the timeout") {
-  const auto all = start("hold", {.timeout = 1});
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i]->group->wait_but(all[i]->rank);
-    all[i]->group->release();
-    all[i]->group->wait();
-    check_named(*all[i], kInFit[i], "is alive and has not come to a collective for ", 1);
-    CHECK(contains(all[i]->group->end_of(all[i]->rank).error, "CommError: "));
+  // Half of them at once: where 24 processes share two cores, ranks that are in time may be late as well.
+  const std::span<const Row> rows(kInFit);
+  for (const auto& part : {rows.first(4), rows.subspan(4)}) {
+    const auto all = start("hold", {.timeout = 1}, part);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i]->group->wait_but(all[i]->rank);
+      all[i]->group->release();
+      all[i]->group->wait();
+      check_named(*all[i], part[i], "is alive and has not come to a collective for ", 1);
+      CHECK(contains(all[i]->group->end_of(all[i]->rank).error, "CommError: "));
+    }
   }
 }
 
