@@ -50,19 +50,29 @@ TEST_CASE_TEMPLATE("formulas for 16-bit results are within the errors of their t
   CHECK(worst<H>([](float x) { return half_math::sigmoid(x); }, sigmoid, -1e30, 1e30) <= (kWide ? 0.52 : 0.51));
   CHECK(worst<H>([](float x) { return half_math::exp(x); }, [](double x) { return std::exp(x); }, -1e30, 11) <=
         (kWide ? 0.52 : 0.51));
+  CHECK(worst<H>([](float x) { return half_math::exp_of_any<H>(x); }, [](double x) { return std::exp(x); }, -1e30,
+                 kWide ? 11 : 88.5) <= (kWide ? 0.52 : 0.51));
+  if (!kWide) CHECK(half_math::exp_of_any<H>(-90.0f) > 0);
   CHECK(worst<H>([](float x) { return half_math::tanh<H>(x); }, [](double x) { return std::tanh(x); }, -1e30, 1e30) <=
         (kWide ? 0.66 : 0.63));
   CHECK(worst<H>([](float x) { return half_math::softplus(x); }, softplus, -1e30, 1e30) <= (kWide ? 0.60 : 0.52));
   CHECK(worst<H>([](float x) { return half_math::expm1_nonpositive(x); }, [](double x) { return std::expm1(x); }, -1e30,
                  0) <= (kWide ? 0.60 : 0.52));
   CHECK(worst<H>([](float x) { return half_math::normal_cdf(x); }, normal_cdf, -5.5, 5.5) <= (kWide ? 0.98 : 0.56));
+  CHECK(worst<H>([](float x) { return half_math::log(x); }, [](double x) { return std::log(x); }, 0x1p-149, 1e38) <=
+        (kWide ? 0.52 : 0.51));
+  CHECK(worst<H>([](float x) { return half_math::log1p(x); }, [](double x) { return std::log1p(x); }, -0.9999, 1e38) <=
+        (kWide ? 0.52 : 0.51));
+  CHECK(worst<H>([](float x) { return half_math::erf(x); }, [](double x) { return std::erf(x); }, -1e30, 1e30) <=
+        (kWide ? 0.70 : 0.52));
   CHECK(worst<H>([](float x) { return half_math::normal_pdf(x); }, normal_pdf, -5.5, 5.5) <= (kWide ? 0.52 : 0.51));
 }
 
 TEST_CASE("formulas for 16-bit results keep NaN, and have their limits at the infinities") {
   for (const float y : {half_math::sigmoid(kNan), half_math::exp(kNan), half_math::tanh<f16>(kNan),
                         half_math::tanh<bf16>(kNan), half_math::softplus(kNan), half_math::expm1_nonpositive(kNan),
-                        half_math::normal_cdf(kNan), half_math::normal_pdf(kNan)})
+                        half_math::normal_cdf(kNan), half_math::normal_pdf(kNan), half_math::log(kNan),
+                        half_math::log(-1.0f), half_math::log1p(kNan), half_math::log1p(-2.0f), half_math::erf(kNan)})
     CHECK(std::isnan(y));
   CHECK(half_math::sigmoid(kInf) == 1);
   CHECK(half_math::sigmoid(-kInf) == 0);
@@ -70,6 +80,13 @@ TEST_CASE("formulas for 16-bit results keep NaN, and have their limits at the in
   CHECK(half_math::tanh<bf16>(kInf) == 1);
   CHECK(std::signbit(half_math::tanh<f16>(-0.0f)));
   CHECK(std::signbit(half_math::expm1_nonpositive(-0.0f)));
+  CHECK(half_math::log(kInf) == kInf);
+  CHECK(half_math::log(-0.0f) == -kInf);
+  CHECK(half_math::log1p(kInf) == kInf);
+  CHECK(half_math::log1p(-1.0f) == -kInf);
+  CHECK(std::signbit(half_math::log1p(-0.0f)));
+  CHECK(half_math::erf(-kInf) == -1);
+  CHECK(std::signbit(half_math::erf(-0.0f)));
   CHECK(half_math::softplus(-kInf) == 0);
   CHECK(half_math::softplus(kInf) == kInf);
   CHECK(half_math::expm1_nonpositive(-kInf) == -1);

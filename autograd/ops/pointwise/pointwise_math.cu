@@ -5,6 +5,7 @@
 #include "autograd/autocast.h"
 #include "autograd/ops/pointwise/elementary.h"
 #include "autograd/ops/reduce/loss_parts.h"
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/math/far_sine.h"
 #include "kernels/math/trigonometry.h"
 
@@ -12,20 +13,23 @@ namespace levin {
 namespace pointwise {
 namespace {
 
+namespace h = kernels::half_math;
+
 constexpr double kLn2 = 0.693147180559945309417232121458, kLn10 = 2.30258509299404568401799145468;
 constexpr double kTwoOverSqrtPi = 1.12837916709551257389615890312;
 
 LEVIN_MATH(Sqrt, "sqrt", keep, Saves::output, std::sqrt(x), gy * 0.5 / s)
 LEVIN_MATH(Rsqrt, "rsqrt", full, Saves::output, m::rsqrt(x), gy * -0.5 * (s * s * s))
 LEVIN_MATH(Reciprocal, "reciprocal", full, Saves::output, T(1) / x, neg(gy* s* s))
-LEVIN_MATH(Exp, "exp", full, Saves::output, m::exp(x), gy* s)
+LEVIN_MATH(Exp, "exp", full, Saves::output, m::exp(x), gy* s, LEVIN_HALF_FORM(h::exp_of_any<H>(x)))
 LEVIN_MATH(Expm1, "expm1", full, Saves::output, m::expm1(x), gy*(s + 1))
-LEVIN_MATH(Log, "log", full, Saves::input, m::log(x), gy / s)
-LEVIN_MATH(Log1p, "log1p", full, Saves::input, m::log1p(x), gy / (s + 1))
-LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2))
-LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10))
+LEVIN_MATH(Log, "log", full, Saves::input, m::log(x), gy / s, LEVIN_HALF_FORM(h::log(x)))
+LEVIN_MATH(Log1p, "log1p", full, Saves::input, m::log1p(x), gy / (s + 1), LEVIN_HALF_FORM(h::log1p(x)))
+LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2), LEVIN_HALF_FORM(h::log(x) * h::kLog2E))
+LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10),
+           LEVIN_HALF_FORM(h::log(x) * 0.434294482f))
 LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
-LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
+LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi), LEVIN_HALF_FORM(h::erf(x)))
 LEVIN_MATH(Erfc, "erfc", keep, Saves::input, m::erfc(x), gy*(exp(neg(s* s)) * -kTwoOverSqrtPi))
 
 // sin(x + quadrants pi / 2) gives sin and cos.
