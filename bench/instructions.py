@@ -70,6 +70,12 @@ ACTIVATION = "autograd/ops/pointwise/activation.cu"
 RELU = "autograd/ops/pointwise/relu.cu"
 CAST = "autograd/ops/pointwise/cast.cu"
 ARITH = "autograd/ops/pointwise/pointwise_arith.cu"
+MATH = "autograd/ops/pointwise/pointwise_math.cu"
+HARD = "autograd/ops/pointwise/hard_activation.cu"
+CHOOSE = "autograd/ops/pointwise/choose.cu"
+LSTM = "autograd/ops/pointwise/lstm_cell.cu"
+SPARSE = "autograd/ops/index/sparse.cu"
+POOL = "autograd/ops/reduce/pool.cu"
 INDEX = "autograd/ops/index/index.cu"
 ROTARY = "autograd/ops/products/rotary.cu"
 RANDOM = "autograd/ops/pointwise/random.cu"
@@ -89,8 +95,25 @@ def kernels_of(t, size):
         file = RELU if op == "Relu" else ACTIVATION
         yield row(f"{op} {t}", file, op, t, 2 * size, t)
         yield row(f"{op} backward {t}", file, f"Slope<{op}>", t, 3 * size, t, t)
-    for op in ("Add", "Mul", "Div"):
+    for op in ("Add", "Sub", "Mul", "Div", "Maximum", "Minimum"):
         yield row(f"{op} {t}", ARITH, op, t, 3 * size, t, t)
+    for op in ("Abs", "Neg", "Square", "Sign", "Clamp"):
+        yield row(f"{op} {t}", ARITH, op, t, 2 * size, t)
+    for op in ("Exp", "Log", "Log1p", "Log2", "Sqrt", "Rsqrt", "Reciprocal", "Sine<0>", "Erf"):
+        known = "polynomials on both sides of 1/2, both computed" if op == "Erf" else ""
+        yield row(f"{op} {t}", MATH, op, t, 2 * size, t, known=known)
+    for op in ("Hardtanh", "Hardsigmoid", "Hardswish", "Softsign"):
+        yield row(f"{op} {t}", HARD, op, t, 2 * size, t)
+        yield row(f"{op} backward {t}", HARD, f"Slope<{op}>", t, 3 * size, t, t)
+    yield row(f"PRelu {t}", HARD, "PRelu", t, 3 * size, t, t)
+    for op in ("Lerp", "ClampMin", "Copysign"):
+        yield row(f"{op} {t}", CHOOSE, op, t, 3 * size, t, t)
+    # The steps of an LSTM's cell and of its gradient.
+    yield row(f"Gate {t}", LSTM, "Gate", t, 3 * size, t, t)
+    both = "sigmoid and tanh, of f32 in full" if t == "float" else ""
+    yield row(f"GatedTanh {t}", LSTM, "GatedTanh", t, 3 * size, t, t, known=both)
+    for op in ("GatedSum", "OfTanhGate", "OfGatedTanh", "GateSlope"):
+        yield row(f"{op} {t}", LSTM, op, t, 4 * size, t, t, t)
     for name, log in (("softmax", "false"), ("log_softmax", "true")):
         yield Kernel(f"{name} {t}", SOFTMAX, f"softmax_rows<{t}, {t}, 256, {log}>", 2 * size,
                      [("exp", size), ("store", size)])
@@ -124,6 +147,22 @@ def kernels_of(t, size):
     yield Kernel(f"dropout {t}", RANDOM, f"dropout_items<{t}>", 2 * size, [("whole", size)])
     yield Kernel(f"sum of gathered rows {t}", INDEX, rf"sum_row_items<[48], {t}, unsigned int>", 2 * size,
                  [("load", size)])
+    # A row of the other matrix for each number of the pattern, whose result's share is not counted.
+    for kernel in ("reduce_short_rows", "reduce_short_wide_rows", "reduce_pieces"):
+        yield Kernel(f"spmm {kernel} {t}", SPARSE, rf"{kernel}<SumOfRow<Terms<[48], {t}> > ?>", size, [("load", size)])
+    # An element of a pool is a result, of its gradient an input; windows are half as many along each axis.
+    bounds = "the windows of each input, and in averages a quotient of each"
+    for windows, name in (("2, 2, 0", "2 by 2"), ("3, 2, 1", "3 by 3 padded")):
+        along = rf"KnownWindows<{windows}>, WindowsAlong<int, Multiplied> ?>"
+        most = bounds if t == "bf16" else ""
+        yield Kernel(f"max_pool {name} {t}", POOL, rf"max_pool_known<true, {t}, {along}", 5 * size + 4, [("whole", 4)],
+                     most)
+        yield Kernel(f"avg_pool {name} {t}", POOL, rf"avg_pool_known<true, {t}, {along}", 5 * size, [("whole", size)],
+                     most)
+        yield Kernel(f"max_pool backward {name} {t}", POOL, rf"max_pool_inputs_known<true, {t}, {along}",
+                     1.25 * size + 1, [("whole", size)], bounds)
+        yield Kernel(f"avg_pool backward {name} {t}", POOL, rf"avg_pool_inputs_known<true, {t}, {along}", 1.25 * size,
+                     [("whole", size)], bounds)
     yield Kernel(f"unscale and norm {t}", SCALE, f"unscale<{t}, float>", size + 4, [("store", 4)])
 
 
