@@ -38,7 +38,7 @@ void StepLedger::print_head(const char* rows) {
 }
 
 void StepLedger::print(int nodes, const std::vector<detail::LedgerCall>& calls) const {
-  std::printf("\n%d nodes, %.3f GFLOP of products (MFLOP below; other ops count none)\n\n", nodes,
+  std::printf("\n%d nodes, %.3f GFLOP of products (MFLOP below, under the op that FlopCounter names)\n\n", nodes,
               double(flops_.total()) / 1e9);
   print_head("phase, op");
   Sums all;
