@@ -154,13 +154,13 @@ def kernels_of(t, size):
     bounds = "the windows of each input, and in averages a quotient of each"
     for windows, name in (("2, 2, 0", "2 by 2"), ("3, 2, 1", "3 by 3 padded")):
         along = rf"KnownWindows<{windows}>, WindowsAlong<int, Multiplied> ?>"
-        most = bounds if t == "bf16" else ""
+        large, half = windows[0] == "3", t == "bf16"
         yield Kernel(f"max_pool {name} {t}", POOL, rf"max_pool_known<true, {t}, {along}", 5 * size + 4, [("whole", 4)],
-                     most)
+                     bounds if large and half else "")
         yield Kernel(f"avg_pool {name} {t}", POOL, rf"avg_pool_known<true, {t}, {along}", 5 * size, [("whole", size)],
-                     most)
+                     bounds if half else "")
         yield Kernel(f"max_pool backward {name} {t}", POOL, rf"max_pool_inputs_known<true, {t}, {along}",
-                     1.25 * size + 1, [("whole", size)], bounds)
+                     1.25 * size + 1, [("whole", size)], bounds if large else "")
         yield Kernel(f"avg_pool backward {name} {t}", POOL, rf"avg_pool_inputs_known<true, {t}, {along}", 1.25 * size,
                      [("whole", size)], bounds)
     yield Kernel(f"unscale and norm {t}", SCALE, f"unscale<{t}, float>", size + 4, [("store", 4)])

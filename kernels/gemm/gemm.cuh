@@ -152,7 +152,7 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // from B as it lies were 2 % slower than from panels, and 24 % where its rows were a multiple of 4,096 bytes apart and
 // so fell into two sets; products from rows of A as they lie were as fast as from copies at every distance. An AMD core
 // (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes apart are copied, and B for more than 3 tiles.
-// With AVX2 such rows are transposed into tiles, where kPanelsOfTiles and more panels use them.
+// With AVX2 such rows are transposed into tiles, where kPanelsOfTiles and more panels use them (n of 241).
 // Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan
 // is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and tiles are transposed on their
 // way to C, a few of a panel together: a tile alone is less than a line of C wide, and rows of C whose distance is a
@@ -348,9 +348,12 @@ class PlannedGemm {
 #endif
     if (plan_.packed_a == PackedA::rows) {
       for (int64_t r = 0; r < h; ++r) copy_run(from + r * at.a.row, at.a.col, to + r * plan_.a_pitch, at.kc);
-    } else if (at.a.col == 1) {
-      if constexpr (kPlain) pack_rows_as_tile(from, at.a.row, int(h), at.kc, to);
-    } else if (h == kTileRows) {  // a constant count: straight vector moves
+      return;
+    }
+    if constexpr (kPlain) {
+      if (at.a.col == 1) return pack_rows_as_tile(from, at.a.row, int(h), at.kc, to);
+    }
+    if (h == kTileRows) {  // a constant count: straight vector moves
       for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, kTileRows);
     } else {
       for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, h);
