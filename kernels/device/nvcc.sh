@@ -14,7 +14,9 @@ object=$1 depfile=$2
 shift 2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-"$@" -o "$object" -MD -MF "$depfile" -MT "$object" 2>"$log"
+# ccache then takes what a source includes from nvcc, and does not preprocess it first. These sources have no
+# precompiled header, whose headers such a list may lack.
+CCACHE_DEPEND=1 "$@" -o "$object" -MD -MF "$depfile" -MT "$object" 2>"$log"
 rc=$?
 # ptxas writes "ptxas info", and lines of numbers that begin with blanks.
 grep -E '^ptxas info|^ +[0-9]+ bytes' "$log" >"$object.ptxas"
