@@ -58,12 +58,11 @@ NO_DISASSEMBLER = 77
 Kernel = collections.namedtuple("Kernel", "name file function bytes passes known", defaults=("",))
 
 
-def row(name, file, functor, out, bytes_, *inputs, known=""):
+def row(name, file, functor, out, bytes_, *inputs):
     """A line for pointwise_row, which stores `out`."""
     operands = ", ".join(f"Operand<{t}>" for t in inputs)
     sizes = {"bf16": 2, "float": 4}
-    return Kernel(name, file, rf"pointwise_row<{functor}, \d, {out}, {operands} ?>", bytes_, [("whole", sizes[out])],
-                  known)
+    return Kernel(name, file, rf"pointwise_row<{functor}, \d, {out}, {operands} ?>", bytes_, [("whole", sizes[out])])
 
 
 ACTIVATION = "autograd/ops/pointwise/activation.cu"
@@ -77,6 +76,8 @@ LSTM = "autograd/ops/pointwise/lstm_cell.cu"
 SPARSE = "autograd/ops/index/sparse.cu"
 POOL = "autograd/ops/reduce/pool.cu"
 INDEX = "autograd/ops/index/index.cu"
+JOIN = "autograd/ops/index/join.cu"
+INTERPOLATE = "autograd/ops/image/interpolate.cu"
 ROTARY = "autograd/ops/products/rotary.cu"
 RANDOM = "autograd/ops/pointwise/random.cu"
 REDUCE = "autograd/ops/reduce/reduce.cu"
@@ -100,8 +101,7 @@ def kernels_of(t, size):
     for op in ("Abs", "Neg", "Square", "Sign", "Clamp"):
         yield row(f"{op} {t}", ARITH, op, t, 2 * size, t)
     for op in ("Exp", "Log", "Log1p", "Log2", "Sqrt", "Rsqrt", "Reciprocal", "Sine<0>", "Erf"):
-        known = "polynomials on both sides of 1/2, both computed" if op == "Erf" else ""
-        yield row(f"{op} {t}", MATH, op, t, 2 * size, t, known=known)
+        yield row(f"{op} {t}", MATH, op, t, 2 * size, t)
     for op in ("Hardtanh", "Hardsigmoid", "Hardswish", "Softsign"):
         yield row(f"{op} {t}", HARD, op, t, 2 * size, t)
         yield row(f"{op} backward {t}", HARD, f"Slope<{op}>", t, 3 * size, t, t)
@@ -110,8 +110,7 @@ def kernels_of(t, size):
         yield row(f"{op} {t}", CHOOSE, op, t, 3 * size, t, t)
     # The steps of an LSTM's cell and of its gradient.
     yield row(f"Gate {t}", LSTM, "Gate", t, 3 * size, t, t)
-    both = "sigmoid and tanh, of f32 in full" if t == "float" else ""
-    yield row(f"GatedTanh {t}", LSTM, "GatedTanh", t, 3 * size, t, t, known=both)
+    yield row(f"GatedTanh {t}", LSTM, "GatedTanh", t, 3 * size, t, t)
     for op in ("GatedSum", "OfTanhGate", "OfGatedTanh", "GateSlope"):
         yield row(f"{op} {t}", LSTM, op, t, 4 * size, t, t, t)
     for name, log in (("softmax", "false"), ("log_softmax", "true")):
@@ -151,18 +150,15 @@ def kernels_of(t, size):
     for kernel in ("reduce_short_rows", "reduce_short_wide_rows", "reduce_pieces"):
         yield Kernel(f"spmm {kernel} {t}", SPARSE, rf"{kernel}<SumOfRow<Terms<[48], {t}> > ?>", size, [("load", size)])
     # An element of a pool is a result, of its gradient an input; windows are half as many along each axis.
-    bounds = "the windows of each input, and in averages a quotient of each"
     for windows, name in (("2, 2, 0", "2 by 2"), ("3, 2, 1", "3 by 3 padded")):
         along = rf"KnownWindows<{windows}>, WindowsAlong<int, Multiplied> ?>"
-        large, half = windows[0] == "3", t == "bf16"
-        yield Kernel(f"max_pool {name} {t}", POOL, rf"max_pool_known<true, {t}, {along}", 5 * size + 4, [("whole", 4)],
-                     bounds if large and half else "")
-        yield Kernel(f"avg_pool {name} {t}", POOL, rf"avg_pool_known<true, {t}, {along}", 5 * size, [("whole", size)],
-                     bounds if half else "")
+        yield Kernel(f"max_pool {name} {t}", POOL, rf"max_pool_known<true, {t}, {along}", 5 * size + 4,
+                     [("whole", 4 if size == 2 else size + 4)])  # of 16 bits only the places come by 16 bytes
+        yield Kernel(f"avg_pool {name} {t}", POOL, rf"avg_pool_known<true, {t}, {along}", 5 * size, [("whole", size)])
         yield Kernel(f"max_pool backward {name} {t}", POOL, rf"max_pool_inputs_known<true, {t}, {along}",
-                     1.25 * size + 1, [("whole", size)], bounds if large else "")
+                     1.25 * size + 1, [("whole", size)])
         yield Kernel(f"avg_pool backward {name} {t}", POOL, rf"avg_pool_inputs_known<true, {t}, {along}", 1.25 * size,
-                     [("whole", size)], bounds)
+                     [("whole", size)])
     yield Kernel(f"unscale and norm {t}", SCALE, f"unscale<{t}, float>", size + 4, [("store", 4)])
 
 
@@ -172,6 +168,14 @@ KERNELS = [
     row("cast float to bf16", CAST, "As<float>", "bf16", 6, "float"),
     row("cast bf16 to float", CAST, "As<float>", "float", 6, "bf16"),
     Kernel("select rows by 16 bytes", INDEX, "select_items<16>", 32, [("whole", 16)]),
+    Kernel("put rows by 16 bytes", INDEX, "put_row_items<16>", 32, [("whole", 16)]),
+    Kernel("gather by 4 bytes", INDEX, "gather_items<unsigned int>", 16, [("whole", 4)]),
+    Kernel("cat by 16 bytes", JOIN, "copy_items<16>", 32, [("whole", 16)]),
+    Kernel("nearest by 4 bytes", INTERPOLATE, "resample_nearest_items<unsigned int>", 8, [("whole", 4)]),
+    # Of an image of the same size. Of 16 bits the weights would be the widest loads, in place of the image.
+    *(Kernel(f"{name} float", INTERPOLATE, f"resample_plane_taps<{taps}, float, float>", 8, [("whole", 4)],
+             f"{taps * taps} numbers of the image for each result, in places of their own")
+      for name, taps in (("bilinear", 2), ("bicubic", 4))),
     Kernel("Sgd float", UPDATE, "update<SgdRule, float>", 20, [("read", 4 * 3)]),
     Kernel("Adam float", UPDATE, "update<AdamRule, float>", 28, [("read", 4 * 4)]),
     Kernel("powers of gradients float", UPDATE, "power_sums<float>", 4, [("load", 4)]),

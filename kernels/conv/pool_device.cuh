@@ -2,10 +2,11 @@
 // the CPU's and give its bits: a sum takes its elements in the CPU's order, and no kernel has atomics.
 //
 // Note [Pooling on a GPU]
-// A thread makes several neighbours of a row: four outputs, or for gradients 16 bytes of inputs, over whose windows it
-// walks in order. Instructions bound pooling of 16-bit numbers, so indices have 32 bits where a plane allows it, and
+// A thread makes several neighbours of a row: four or eight outputs, or for gradients 16 bytes of inputs, over whose
+// windows it walks in order. Instructions bound pooling of 16-bit numbers, so indices have 32 bits where a plane allows it, and
 // windows of the usual sizes are known to the compiler (KnownWindows): their taps are constants, and where rows start
-// at multiples of 16 bytes a row's elements come by vectors. Other windows of results take a thread an output.
+// at multiples of 16 bytes a row's elements come by vectors. A thread of their gradients makes a patch of
+// rows, which see the same windows. Other windows of results take a thread an output.
 #pragma once
 
 #include <algorithm>
@@ -63,10 +64,22 @@ void with_windows(const PoolAxis& h, const PoolAxis& w, F&& f) {
 template <int kKernel_, int kStride_, int kPadding_>
 struct KnownWindows {
   static constexpr int kKernel = kKernel_, kStride = kStride_, kPadding = kPadding_;
-  static constexpr int kSeeing = (kKernel + kStride - 1) / kStride;  // windows along an axis that see one input
   static_assert(kPadding < kKernel && kKernel <= kStride + kPadding);
-  // The first window that sees input i, which windows_along has with a branch and a quotient.
-  __device__ static int first_window(int i) { return (i + kPadding - kKernel + kStride) / kStride; }
+  // Windows [o, o + seeing(n)) of an axis see its n inputs from o * kStride on, a multiple of kStride of them.
+  static constexpr int seeing(int n) { return (n - 1 + kPadding) / kStride + 1; }
+  // Whether window o + t sees input e of them.
+  static constexpr bool sees(int t, int e) {
+    const int begin = t * kStride - kPadding;
+    return e >= begin && e < begin + kKernel;
+  }
+  // The elements that window o + k of axis a counts; 1 where there is no such window.
+  template <class W>
+  __device__ __forceinline__ static int count(const W& a, int o, int k) {
+    int begin = (o + k) * kStride - kPadding;
+    const int end = min(begin + kKernel, a.count_padding ? a.in + kPadding : a.in);
+    if (k * kStride < kPadding && !a.count_padding) begin = max(begin, 0);
+    return max(end - begin, 1);
+  }
   static bool are(const PoolAxis& a) {
     return !a.adaptive && is_short(a) && a.kernel == kKernel && a.stride == kStride && a.padding == kPadding;
   }
@@ -140,21 +153,21 @@ __global__ void avg_pool_windows(const T* x, PoolPlaces at, W h, W w, T* y) {
   });
 }
 
-// Elements [first, first + V) of a row of n. vectors: all of them are in the row and aligned.
-template <int V, class T, class A>
+// Elements [first, first + V) of a row of n. vectors: those in the row are multiples of kStored, and aligned to them.
+template <int kStored, int V, class T, class A>
 __device__ __forceinline__ void put_neighbours(T* row, std::int64_t first, std::int64_t n, bool vectors,
                                                const A (&v)[V]) {
   if (vectors) {
-    if constexpr (std::is_same_v<T, A>) {
-      Vec<T, V> all;
 #pragma unroll
-      for (int e = 0; e < V; ++e) all[e] = v[e];
-      store(row + first, all);
-    } else {
-      Widened<T, V> all;
+    for (int k = 0; k < V; k += kStored) {
+      if (k > 0 && first + k >= n) return;
+      std::conditional_t<std::is_same_v<T, A>, Vec<T, kStored>, Widened<T, kStored>> some;
 #pragma unroll
-      for (int e = 0; e < V; ++e) all[e] = v[e];
-      store(row + first, narrowed(all));
+      for (int e = 0; e < kStored; ++e) some[e] = v[k + e];
+      if constexpr (std::is_same_v<T, A>)
+        store(row + first + k, some);
+      else
+        store(row + first + k, narrowed(some));
     }
     return;
   }
@@ -184,7 +197,7 @@ __global__ void max_pool_inputs(const T* gy, const std::int32_t* index, PoolPlac
           if (of == e) sum[e] += g;
       }
     }
-    put_neighbours(gx + (plane * h.in + r) * w.in, c0, w.in, vectors, sum);
+    put_neighbours<V>(gx + (plane * h.in + r) * w.in, c0, w.in, vectors, sum);
   });
 }
 
@@ -207,7 +220,7 @@ __global__ void avg_pool_inputs(const T* gy, PoolPlaces at, W h, W w, bool vecto
           if (e >= begin && e < end) sum[e] += share;
       }
     }
-    put_neighbours(gx + (plane * h.in + r) * w.in, c0, w.in, vectors, sum);
+    put_neighbours<V>(gx + (plane * h.in + r) * w.in, c0, w.in, vectors, sum);
   });
 }
 
@@ -219,8 +232,10 @@ __global__ void avg_pool_inputs(const T* gy, PoolPlaces at, W h, W w, bool vecto
 template <bool kVectors, class T, int kLeft, int kMain, int kRight>
 struct Neighbours {
   static constexpr int kLoad = kMain < kVec<T> ? kMain : kVec<T>, kCount = kLeft + kMain + kRight;
+  using Loaded = Vec<T, kLoad>;
+  using Words = Raw<int(sizeof(Loaded))>;
   T left[kLeft + 1];
-  Vec<T, kLoad> main[kMain / kLoad];
+  Words main[kMain / kLoad];  // a choice between words costs half of one between pairs of 16-bit numbers, or less
   T right[kRight + 1];
 
   __device__ __forceinline__ void read(const T* row, int first, int n, T fill) {
@@ -231,14 +246,13 @@ struct Neighbours {
     for (int k = 0; k < kRight; ++k) right[k] = one(first + kMain + k);
 #pragma unroll
     for (int k = 0; k < kMain / kLoad; ++k) {
-      Vec<T, kLoad>& v = main[k];
+      const int at = first + k * kLoad;
+      Loaded v;
+#pragma unroll
+      for (int e = 0; e < kLoad; ++e) v[e] = kVectors ? fill : one(at + e);
+      main[k] = kernels::bit_cast<Words>(v);
       if constexpr (kVectors) {
-#pragma unroll
-        for (int e = 0; e < kLoad; ++e) v[e] = fill;
-        if (first + k * kLoad < n) v = load<kLoad>(row + first + k * kLoad);
-      } else {
-#pragma unroll
-        for (int e = 0; e < kLoad; ++e) v[e] = one(first + k * kLoad + e);
+        if (at < n) main[k] = kernels::bit_cast<Words>(load<kLoad>(row + at));
       }
     }
   }
@@ -251,11 +265,12 @@ struct Neighbours {
     for (int k = 0; k < kRight; ++k) to[kLeft + kMain + k] = A(right[k]);
 #pragma unroll
     for (int k = 0; k < kMain / kLoad; ++k) {
+      const auto v = kernels::bit_cast<Loaded>(main[k]);
       if constexpr (std::is_same_v<T, A>) {
 #pragma unroll
-        for (int e = 0; e < kLoad; ++e) to[kLeft + k * kLoad + e] = main[k][e];
+        for (int e = 0; e < kLoad; ++e) to[kLeft + k * kLoad + e] = v[e];
       } else {
-        const auto wide = widened(main[k]);
+        const auto wide = widened(v);
 #pragma unroll
         for (int e = 0; e < kLoad; ++e) to[kLeft + k * kLoad + e] = wide[e];
       }
@@ -263,9 +278,11 @@ struct Neighbours {
   }
 };
 
-// Outputs that a thread makes.
+// Outputs that a thread makes, and stores at once.
 template <class T>
-inline constexpr int kPooled = sizeof(T) == 8 ? 2 : 4;
+inline constexpr int kPooled = 16 / int(sizeof(T));
+template <class T>
+inline constexpr int kPooledStored = sizeof(T) == 8 ? 2 : 4;
 
 // The rows that the windows of kPooled outputs see. A window that reaches over the edge has `fill` there.
 template <bool kVectors, class T, class Known>
@@ -317,8 +334,8 @@ __global__ void max_pool_known(const T* x, PoolPlaces at, W h, W w, T* y, std::i
       }
     }
     const std::int64_t line = (plane * h.out + i) * w.out;
-    put_neighbours(y + line, run * V, w.out, kVectors, best);
-    put_neighbours(index + line, run * V, w.out, kVectors, place);
+    put_neighbours<kPooledStored<T>>(y + line, run * V, w.out, kVectors, best);
+    put_neighbours<kPooledStored<T>>(index + line, run * V, w.out, kVectors, place);
   });
 }
 
@@ -340,94 +357,110 @@ __global__ void avg_pool_known(const T* x, PoolPlaces at, W h, W w, T* y) {
         for (int u = 0; u < K; ++u) sum[l] += tap[l * S + u];
       }
     }
-    const std::int64_t rows = h.count(i);
+    const auto rows = A(Known::count(h, i, 0));
 #pragma unroll
-    for (int l = 0; l < V; ++l) sum[l] = ByCount<A>(rows * w.count(run * V + l)).of(sum[l]);
-    put_neighbours(y + (plane * h.out + i) * w.out, run * V, w.out, kVectors, sum);
+    for (int l = 0; l < V; ++l) sum[l] /= rows * A(Known::count(w, run * V, l));
+    put_neighbours<kPooledStored<T>>(y + (plane * h.out + i) * w.out, run * V, w.out, kVectors, sum);
   });
 }
 
-// What the windows that see V = kVec<T> neighbouring inputs of a row hold of `values`: Known::kSeeing rows of them, of
-// which those that are none have `fill`.
-template <bool kVectors, class T, class S, class Known>
+// Rows of the patch of inputs whose gradient a thread makes, V = kVec<T> neighbours of each. Windows that overlap give
+// to several patches; of averages each takes a quotient again.
+template <class Known>
+inline constexpr int kMaxPatch = Known::kStride;
+template <class Known>
+inline constexpr int kAvgPatch = (Known::kPadding > 0 ? 2 : 1) * Known::kStride;
+
+// What the windows that see patch n hold of `values`; `fill` of windows that are none.
+template <bool kVectors, class T, class S, class Known, int kPatch>
 struct SeeingRows {
-  static constexpr int V = kVec<T>, kMain = V / Known::kStride;
-  static constexpr int kRight = (V - 1 + Known::kPadding) / Known::kStride - (kMain - 1);
+  static constexpr int V = kVec<T>, kMain = V / Known::kStride, kRight = Known::seeing(V) - kMain;
+  static constexpr int kRows = Known::seeing(kPatch), kBetween = kPatch / Known::kStride;  // windows between patches
   using Row = Neighbours<kVectors, S, 0, kMain, kRight>;
-  Row rows[Known::kSeeing];
+  Row rows[kRows];
 
   template <class W>
-  __device__ __forceinline__ SeeingRows(const S* values, const W& h, const W& w, int r, int run, S fill) {
-    const int first = Known::first_window(r), past = (r + Known::kPadding) / Known::kStride + 1;
-    const int end = past < h.out ? past : h.out;
+  __device__ __forceinline__ SeeingRows(const S* values, const W& h, const W& w, int n, int run, S fill) {
 #pragma unroll
-    for (int t = 0; t < Known::kSeeing; ++t)
-      rows[t].read(values + (first + t) * w.out, run * kMain, first + t < end ? w.out : 0, fill);
+    for (int t = 0; t < kRows; ++t) {
+      const int i = n * kBetween + t;
+      rows[t].read(values + i * w.out, run * kMain, i < h.out ? w.out : 0, fill);
+    }
   }
 };
+// The rows of patch n that are rows of the plane gx.
+template <bool kVectors, int kPatch, class T, class W, class A, int V>
+__device__ __forceinline__ void put_patch(T* gx, const W& h, const W& w, int n, int run, const A (&sum)[kPatch][V]) {
+#pragma unroll
+  for (int d = 0; d < kPatch; ++d) {
+    const int r = n * kPatch + d;
+    if (r < h.in) put_neighbours<V>(gx + r * w.in, run * V, w.in, kVectors, sum[d]);
+  }
+}
 
 template <bool kVectors, class T, class Known, class W>
 __global__ void max_pool_inputs_known(const T* gy, const std::int32_t* index, PoolPlaces at, W h, W w, T* gx) {
   using A = Accum<T>;
-  using Seeing = SeeingRows<kVectors, T, T, Known>;
-  using Places = SeeingRows<kVectors, T, std::int32_t, Known>;
-  constexpr int V = Seeing::V, K = Known::kKernel, S = Known::kStride, P = Known::kPadding;
-  at.each<int>([=](std::int64_t, std::int64_t plane, int r, int run) {
+  constexpr int kPatch = kMaxPatch<Known>;
+  using Seeing = SeeingRows<kVectors, T, T, Known, kPatch>;
+  using Places = SeeingRows<kVectors, T, std::int32_t, Known, kPatch>;
+  constexpr int V = Seeing::V, kWindows = Seeing::Row::kCount;
+  at.each<int>([=](std::int64_t, std::int64_t plane, int n, int run) {
     const std::int64_t outputs = plane * h.out * w.out;
-    const Places places(index + outputs, h, w, r, run, -1);
-    const Seeing seeing(gy + outputs, h, w, r, run, T(A(0)));
-    const std::int32_t place = r * w.in + run * V;
-    A sum[V] = {};
+    const Places places(index + outputs, h, w, n, run, -1);
+    const Seeing seeing(gy + outputs, h, w, n, run, T(A(0)));
+    const std::int32_t place = n * kPatch * w.in + run * V;
+    A sum[kPatch][V] = {};
 #pragma unroll
-    for (int t = 0; t < Known::kSeeing; ++t) {
-      A g[Seeing::Row::kCount];
-      std::int32_t from[Places::Row::kCount];
+    for (int t = 0; t < Seeing::kRows; ++t) {
+      A g[kWindows];
+      std::int32_t from[kWindows];
       seeing.rows[t].put_in(g);
       places.rows[t].put_in(from);
 #pragma unroll
-      for (int q = 0; q < Seeing::Row::kCount; ++q) {
-        const std::int32_t of = from[q] - place;
+      for (int d = 0; d < kPatch; ++d) {
+        if (!Known::sees(t, d)) continue;
 #pragma unroll
-        for (int e = 0; e < V; ++e)  // those that window q sees
-          if (e >= q * S - P && e < q * S - P + K && of == e) sum[e] += g[q];
+        for (int q = 0; q < kWindows; ++q) {
+          const std::int32_t of = from[q] - (place + d * w.in);
+#pragma unroll
+          for (int e = 0; e < V; ++e)
+            if (Known::sees(q, e) && of == e) sum[d][e] += g[q];
+        }
       }
     }
-    put_neighbours(gx + (plane * h.in + r) * w.in, run * V, w.in, kVectors, sum);
+    put_patch<kVectors>(gx + plane * h.in * w.in, h, w, n, run, sum);
   });
 }
 
 template <bool kVectors, class T, class Known, class W>
 __global__ void avg_pool_inputs_known(const T* gy, PoolPlaces at, W h, W w, T* gx) {
   using A = Accum<T>;
-  using Seeing = SeeingRows<kVectors, T, T, Known>;
-  constexpr int V = Seeing::V, K = Known::kKernel, S = Known::kStride, P = Known::kPadding;
-  constexpr int kWindows = Seeing::Row::kCount;
-  at.each<int>([=](std::int64_t, std::int64_t plane, int r, int run) {
-    const Seeing seeing(gy + plane * h.out * w.out, h, w, r, run, T(A(0)));
-    const int i0 = Known::first_window(r), j0 = run * Seeing::kMain;
-    // Whether all windows lie in the row, and so have all of their columns.
-    const bool whole = j0 * S >= P && (j0 + kWindows - 1) * S - P + K <= w.in;
-    A sum[V] = {};
+  constexpr int kPatch = kAvgPatch<Known>;
+  using Seeing = SeeingRows<kVectors, T, T, Known, kPatch>;
+  constexpr int V = Seeing::V, kWindows = Seeing::Row::kCount;
+  at.each<int>([=](std::int64_t, std::int64_t plane, int n, int run) {
+    const Seeing seeing(gy + plane * h.out * w.out, h, w, n, run, T(A(0)));
+    A cols[kWindows], sum[kPatch][V] = {};
 #pragma unroll
-    for (int t = 0; t < Known::kSeeing; ++t) {
+    for (int q = 0; q < kWindows; ++q) cols[q] = A(Known::count(w, run * Seeing::kMain, q));
+#pragma unroll
+    for (int t = 0; t < Seeing::kRows; ++t) {
       A g[kWindows];
       seeing.rows[t].put_in(g);
-      if (i0 + t >= h.out) continue;  // no window, whose count may be 0
-      const std::int64_t rows = h.count(i0 + t);
-      const ByCount<A> by_all(rows * K);
+      const auto rows = A(Known::count(h, n * Seeing::kBetween, t));
 #pragma unroll
       for (int q = 0; q < kWindows; ++q) {
-        A share = g[q];
-        if (whole)
-          share = by_all.of(share);
-        else if (j0 + q < w.out)
-          share = ByCount<A>(rows * w.count(j0 + q)).of(share);
+        const A share = g[q] / (rows * cols[q]);
 #pragma unroll
-        for (int e = 0; e < V; ++e)
-          if (e >= q * S - P && e < q * S - P + K) sum[e] += share;
+        for (int d = 0; d < kPatch; ++d) {
+#pragma unroll
+          for (int e = 0; e < V; ++e)
+            if (Known::sees(t, d) && Known::sees(q, e)) sum[d][e] += share;
+        }
       }
     }
-    put_neighbours(gx + (plane * h.in + r) * w.in, run * V, w.in, kVectors, sum);
+    put_patch<kVectors>(gx + plane * h.in * w.in, h, w, n, run, sum);
   });
 }
 
@@ -465,7 +498,7 @@ template <class T>
 void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
               std::int32_t* index) {
   const auto vectors = [&](int) {
-    return rows_aligned(x, w.in) && aligned16(y) && aligned16(index) && w.out % kPooled<T> == 0;
+    return rows_aligned(x, w.in) && aligned16(y) && aligned16(index) && w.out % kPooledStored<T> == 0;
   };
   const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
                                                               const W& cols) {
@@ -483,15 +516,17 @@ void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
 template <class T>
 void max_pool_scatter(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
                       const PoolAxis& w, T* gx) {
-  over_places(planes, h.in, runs_of(w.in, kVec<T>), [&](const Grid& grid, const PoolPlaces& at) {
-    const auto vectors = [&](int stride) {
-      return rows_aligned(gx, w.in) && aligned16(gy) && aligned16(index) && w.out % (kVec<T> / stride) == 0;
-    };
-    const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
-                                                                const W& cols) {
+  const auto vectors = [&](int stride) {
+    return rows_aligned(gx, w.in) && aligned16(gy) && aligned16(index) && w.out % (kVec<T> / stride) == 0;
+  };
+  const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
+                                                              const W& cols) {
+    over_places(planes, runs_of(h.in, kMaxPatch<Known>), runs_of(w.in, kVec<T>), [&](const Grid& grid, const auto& at) {
       on.launch(max_pool_inputs_known<kVectors, T, Known, W>, grid, gy, index, at, rows, cols, gx);
-    };
-    if (with_known(h, w, vectors, known)) return;
+    });
+  };
+  if (with_known(h, w, vectors, known)) return;
+  over_places(planes, h.in, runs_of(w.in, kVec<T>), [&](const Grid& grid, const PoolPlaces& at) {
     with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
       on.launch(max_pool_inputs<T, W>, grid, gy, index, at, rows, cols, rows_aligned(gx, w.in), gx);
     });
@@ -506,7 +541,7 @@ void max_pool_gather(const Gpu& on, const T* x, const std::int32_t* index, std::
 }
 template <class T>
 void avg_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
-  const auto vectors = [&](int) { return rows_aligned(x, w.in) && aligned16(y) && w.out % kPooled<T> == 0; };
+  const auto vectors = [&](int) { return rows_aligned(x, w.in) && aligned16(y) && w.out % kPooledStored<T> == 0; };
   const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
                                                               const W& cols) {
     over_places(planes, h.out, runs_of(w.out, kPooled<T>), [&](const Grid& grid, const PoolPlaces& at) {
@@ -522,15 +557,17 @@ void avg_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
 }
 template <class T>
 void avg_pool_backward(const Gpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
-  over_places(planes, h.in, runs_of(w.in, kVec<T>), [&](const Grid& grid, const PoolPlaces& at) {
-    const auto vectors = [&](int stride) {
-      return rows_aligned(gx, w.in) && aligned16(gy) && w.out % (kVec<T> / stride) == 0;
-    };
-    const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
-                                                                const W& cols) {
+  const auto vectors = [&](int stride) {
+    return rows_aligned(gx, w.in) && aligned16(gy) && w.out % (kVec<T> / stride) == 0;
+  };
+  const auto known = [&]<class Known, bool kVectors, class W>(Known, std::bool_constant<kVectors>, const W& rows,
+                                                              const W& cols) {
+    over_places(planes, runs_of(h.in, kAvgPatch<Known>), runs_of(w.in, kVec<T>), [&](const Grid& grid, const auto& at) {
       on.launch(avg_pool_inputs_known<kVectors, T, Known, W>, grid, gy, at, rows, cols, gx);
-    };
-    if (with_known(h, w, vectors, known)) return;
+    });
+  };
+  if (with_known(h, w, vectors, known)) return;
+  over_places(planes, h.in, runs_of(w.in, kVec<T>), [&](const Grid& grid, const PoolPlaces& at) {
     with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
       on.launch(avg_pool_inputs<T, W>, grid, gy, at, rows, cols, rows_aligned(gx, w.in), gx);
     });

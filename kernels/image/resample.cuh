@@ -11,7 +11,7 @@
 //   resample_nearest(on, const U* x, U* y, planes, axes)    copies: U is the unsigned integer as wide as the element
 //
 // In and Out are T or A. On the CPU a table is made by CpuTable; on devices a kernel makes it (gpu::make_table), so a
-// call copies nothing from the host. There a thread computes an output.
+// call copies nothing from the host. There a thread computes an output, or that of several planes.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_RESAMPLE_CUH
 #define LEVIN_KERNELS_RESAMPLE_CUH
@@ -362,6 +362,57 @@ void resample_axis(const Gpu& on, const In* x, Out* y, std::int64_t outer, std::
   on.launch(resample_axis_items<In, Out>, item_grid(n), x, y, n, table, Divider(inner), Divider(table.out));
 }
 
+// Planes of a thread: what it finds out about a place serves them all.
+inline constexpr int kPlanesAtOnce = 8;
+// The first of a thread's planes, and its place among those of a plane.
+struct PlanesAt {
+  std::int64_t planes, places;
+  Divider by_places;
+  PlanesAt(std::int64_t planes_, std::int64_t places_) : planes(planes_), places(places_), by_places(places_) {}
+  [[nodiscard]] std::int64_t items() const { return (planes + kPlanesAtOnce - 1) / kPlanesAtOnce * places; }
+  // body(first plane, place)
+  template <class F>
+  __device__ __forceinline__ void run(F&& body) const {
+    const std::int64_t u = own_item(), chunk = by_places.quotient(u);
+    if (chunk * kPlanesAtOnce < planes) body(chunk * kPlanesAtOnce, u - chunk * places);
+  }
+};
+
+// Windows of kTaps along both axes, in the forward direction.
+template <int kTaps, class In, class Out>
+__global__ void resample_plane_taps(const In* x, Out* y, PlanesAt at, DeviceTable<Accum<In>> h,
+                                    DeviceTable<Accum<In>> w, Divider columns) {
+  using A = Accum<In>;
+  at.run([=](std::int64_t first, std::int64_t place) {
+    const std::int64_t r = columns.quotient(place), c = place - r * w.out, size = h.in * w.in;
+    const In* const from = x + first * size + h.starts[r] * w.in + w.starts[c];
+    A down[kTaps], across[kTaps], sum[kPlanesAtOnce];
+#pragma unroll
+    for (int t = 0; t < kTaps; ++t) {
+      down[t] = h.weights[t * h.out + r];
+      across[t] = w.weights[t * w.out + c];
+    }
+#pragma unroll
+    for (int p = 0; p < kPlanesAtOnce; ++p) {
+      sum[p] = 0;
+      if (first + p >= at.planes) continue;
+#pragma unroll
+      for (int i = 0; i < kTaps; ++i) {
+        A part = 0;
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) {
+          const auto v = A(from[p * size + i * w.in + j]);
+          part = across[j] != A(0) ? part + across[j] * v : part;
+        }
+        sum[p] = down[i] != A(0) ? sum[p] + down[i] * part : sum[p];
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < kPlanesAtOnce; ++p)
+      if (first + p < at.planes) y[(first + p) * at.places + place] = Out(sum[p]);
+  });
+}
+
 template <class In, class Out>
 __global__ void resample_plane_items(const In* x, Out* y, std::int64_t n, DeviceTable<Accum<In>> h,
                                      DeviceTable<Accum<In>> w, Divider rows, Divider columns) {
@@ -388,24 +439,38 @@ __global__ void resample_plane_items(const In* x, Out* y, std::int64_t n, Device
 template <class In, class Out>
 void resample_plane(const Gpu& on, const In* x, Out* y, std::int64_t planes, const DeviceTable<Accum<In>>& h,
                     const DeviceTable<Accum<In>>& w) {
+  const auto has_taps = [&](int taps) {
+    return h.starts && !h.ranges && w.starts && !w.ranges && h.taps == taps && w.taps == taps;
+  };
+  const PlanesAt at(planes, h.out * w.out);
+  if (has_taps(2))
+    return on.launch(resample_plane_taps<2, In, Out>, item_grid(at.items()), x, y, at, h, w, Divider(w.out));
+  if (has_taps(4))
+    return on.launch(resample_plane_taps<4, In, Out>, item_grid(at.items()), x, y, at, h, w, Divider(w.out));
   const std::int64_t n = planes * h.out * w.out;
   on.launch(resample_plane_items<In, Out>, item_grid(n), x, y, n, h, w, Divider(h.out), Divider(w.out));
 }
 
 template <class U>
-__global__ void resample_nearest_items(const U* x, U* y, std::int64_t n, ResampleAxis d, ResampleAxis h, ResampleAxis w,
-                                       Divider depth, Divider rows, Divider columns) {
-  const std::int64_t u = own_item();
-  if (u >= n) return;
-  const std::int64_t line = columns.quotient(u), sheet = rows.quotient(line), plane = depth.quotient(sheet);
-  const std::int64_t k = plane * d.in + d.nearest(sheet - plane * d.out),
-                     i = k * h.in + h.nearest(line - sheet * h.out);
-  y[u] = x[i * w.in + w.nearest(u - line * w.out)];
+__global__ void resample_nearest_items(const U* x, U* y, PlanesAt at, ResampleAxis d, ResampleAxis h, ResampleAxis w,
+                                       Divider rows, Divider columns) {
+  at.run([=](std::int64_t first, std::int64_t place) {
+    const std::int64_t line = columns.quotient(place), sheet = rows.quotient(line), size = d.in * h.in * w.in;
+    const std::int64_t i = d.nearest(sheet) * h.in + h.nearest(line - sheet * h.out);
+    const U* const from = x + first * size + i * w.in + w.nearest(place - line * w.out);
+    U v[kPlanesAtOnce];
+#pragma unroll
+    for (int p = 0; p < kPlanesAtOnce; ++p)
+      if (first + p < at.planes) v[p] = from[p * size];
+#pragma unroll
+    for (int p = 0; p < kPlanesAtOnce; ++p)
+      if (first + p < at.planes) y[(first + p) * at.places + place] = v[p];
+  });
 }
 template <class U>
 void resample_nearest(const Gpu& on, const U* x, U* y, std::int64_t planes, const ResampleAxes& a) {
-  const std::int64_t n = planes * a[0].out * a[1].out * a[2].out;
-  on.launch(resample_nearest_items<U>, item_grid(n), x, y, n, a[0], a[1], a[2], Divider(a[0].out), Divider(a[1].out),
+  const PlanesAt at(planes, a[0].out * a[1].out * a[2].out);
+  on.launch(resample_nearest_items<U>, item_grid(at.items()), x, y, at, a[0], a[1], a[2], Divider(a[1].out),
             Divider(a[2].out));
 }
 
