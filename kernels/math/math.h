@@ -4,7 +4,7 @@
 //
 //   exp 1   log 1   pow 1 (of float; double is std::pow, a call)   expm1 log1p tanh erf rsqrt softplus 1.6 sigmoid 2.3
 //   fmod_near 0, of float where quotient_is_near
-//   erfc 4   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/math/far_sine.h
+//   erfc 4   tanh_times_sigmoid 5   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/math/far_sine.h
 //   normal_cdf, normal_pdf: see there
 //
 // The polynomials are minimax fits (Remez exchange in 45 digits, coefficients then rounded); the comment beside each
@@ -177,17 +177,25 @@ LEVIN_HD F exp(F x) {
   return x < F(sizeof(F) == 4 ? -104 : -746) ? F(0) : y;
 }
 
+namespace detail {
+// e^x where that is a normal number.
+template <class F>
+LEVIN_HD F exp_inside(F x) {
+  using Fmt = Format<F>;
+  constexpr F magic = Fmt::round + F(Fmt::exponent >> (Fmt::mantissa + 1));
+  const F t = x * F(kLog2E) + magic;  // the low bits of t hold the biased exponent of 2^n
+  const F r = exp_remainder(x, t - magic);
+  const F q = r + r * r * exp_tail(r);
+  const F s = from_bits<F>(bits(t) << Fmt::mantissa);
+  return s + s * q;
+}
+}  // namespace detail
+
 // e^x for x <= 0 (and a little above), a quarter cheaper: results below the smallest normal number become 0. For
 // softmax.
 template <class F>
 LEVIN_HD F exp_nonpositive(F x) {
-  using Fmt = detail::Format<F>;
-  constexpr F magic = Fmt::round + F(Fmt::exponent >> (Fmt::mantissa + 1));
-  const F t = x * F(detail::kLog2E) + magic;  // the low bits of t hold the biased exponent of 2^n
-  const F r = detail::exp_remainder(x, t - magic);
-  const F q = r + r * r * detail::exp_tail(r);
-  const F s = detail::from_bits<F>(detail::bits(t) << Fmt::mantissa);
-  return x < F(sizeof(F) == 4 ? -87.33 : -708.39) ? F(0) : s + s * q;
+  return x < F(sizeof(F) == 4 ? -87.33 : -708.39) ? F(0) : detail::exp_inside(x);
 }
 
 // e^x - 1, accurate near zero.
@@ -262,19 +270,40 @@ LEVIN_HD F softplus(F x) {
   }
 }
 
+namespace detail {
+// tanh x for |x| < 0.6: x + x^3 P(x^2).
+template <class F>
+LEVIN_HD F tanh_small(F x) {
+  const F z = x * x;
+  F p;
+  if constexpr (sizeof(F) == 4)  // 2^-28.4
+    p = poly(z, -0.333332986f, 0.133319363f, -0.05378462f, 0.0207977742f, -0.0058962456f);
+  else  // 2^-58.7
+    p = poly(z, -0x1.5555555555554p-2, 0x1.1111111110ef0p-3, -0x1.ba1ba1b9f81e0p-5, 0x1.664f487975baep-6,
+             -0x1.226e33f0e93cdp-7, 0x1.d6d38933eb69dp-9, -0x1.7d9eaff482915p-10, 0x1.3521e10a4faf0p-11,
+             -0x1.f21b3b62190f2p-13, 0x1.83f40e77b8823p-14, -0x1.059a1e59398b6p-15, 0x1.b4a9dbe748b50p-18);
+  return x + x * (z * p);
+}
+// From here on tanh is 1.
+template <class F>
+inline constexpr F kTanhEnd = sizeof(F) == 4 ? 10 : 20;
+}  // namespace detail
+
 template <class F>
 LEVIN_HD F tanh(F x) {
-  const F a = detail::abs(x), z = x * x;
-  F p;                           // tanh x = x + x^3 P(x^2) for |x| < 0.6
-  if constexpr (sizeof(F) == 4)  // 2^-28.4
-    p = detail::poly(z, -0.333332986f, 0.133319363f, -0.05378462f, 0.0207977742f, -0.0058962456f);
-  else  // 2^-58.7
-    p = detail::poly(z, -0x1.5555555555554p-2, 0x1.1111111110ef0p-3, -0x1.ba1ba1b9f81e0p-5, 0x1.664f487975baep-6,
-                     -0x1.226e33f0e93cdp-7, 0x1.d6d38933eb69dp-9, -0x1.7d9eaff482915p-10, 0x1.3521e10a4faf0p-11,
-                     -0x1.f21b3b62190f2p-13, 0x1.83f40e77b8823p-14, -0x1.059a1e59398b6p-15, 0x1.b4a9dbe748b50p-18);
-  const F small = a + a * (z * p);
-  const F large = 1 - 2 / (exp(2 * a) + 1);
-  return detail::with_sign(a < F(0.6) ? small : large, x);
+  const F a = detail::abs(x), large = 1 - 2 / (detail::exp_inside(2 * detail::at_most(a, detail::kTanhEnd<F>)) + 1);
+  return detail::with_sign(a < F(0.6) ? detail::tanh_small(a) : large, x);
+}
+
+// tanh(x) sigmoid(y) by one division.
+template <class F>
+LEVIN_HD F tanh_times_sigmoid(F x, F y) {
+  const F a = detail::abs(x), e = exp(-detail::abs(y));
+  // tanh a = (1 - u) / (1 + u). Numbers above 1 in place of u would lose a bit in both sums.
+  const F u = detail::exp_inside(-2 * detail::at_most(a, detail::kTanhEnd<F>));
+  const bool near = a < F(0.6);
+  const F over = (near ? detail::tanh_small(a) : 1 - u) * (y < 0 ? e : F(1));
+  return detail::with_sign(over / ((near ? F(1) : 1 + u) * (1 + e)), x);
 }
 
 namespace detail {
@@ -323,9 +352,28 @@ LEVIN_HD F erfc_large(F a) {
 template <class F>
 LEVIN_HD F erf(F x) {
   const F a = detail::abs(x);
-  const F small = a + a * detail::erf_small(x * x);
-  const F large = 1 - detail::erfc_large(a);
-  return detail::with_sign(a < 1 ? small : large, x);
+  if constexpr (sizeof(F) == 4) {
+    // One polynomial, whose argument and coefficients are chosen: erf(a) / a - 1 in a^2 for a < 1 (erf_small), else
+    // log2 erfc(a) in a (2^-27.1 of the result), up to where the result is 1.
+    const bool near = a < 1;
+    const F t = near ? x * x : detail::at_most(a, F(4));
+    const auto either = [=](F small, F large) { return near ? small : large; };
+    const F p = detail::poly(t, either(0.128379166f, -0.000510340673f), either(-0.37612626f, -1.62597489f),
+                             either(0.112835765f, -0.920765221f), either(-0.0268531796f, -0.148651332f),
+                             either(0.00518672913f, 0.0314583406f), either(-0.000799319299f, -0.0042409366f),
+                             either(7.78903632e-05f, 0.000267724681f));
+    constexpr F magic = detail::Format<F>::round + F(127);
+    const F n = p + magic, f = p - (n - magic);  // the low bits of n hold the biased exponent of erfc(a)
+    // 2^f, 2^-22.6, of which the result has at most 2^-25.3
+    const F power =
+        detail::poly(f, 1.00000012f, 0.693146944f, 0.240221202f, 0.0555071309f, 0.00967554189f, 0.00132764759f);
+    const F large = 1 - detail::from_bits<F>(detail::bits(n) << 23) * power;
+    return detail::with_sign(near ? a + a * p : large, x);
+  } else {
+    const F small = a + a * detail::erf_small(x * x);
+    const F large = 1 - detail::erfc_large(a);
+    return detail::with_sign(a < 1 ? small : large, x);
+  }
 }
 
 // 1 - erf(x), accurate where it is small.

@@ -21,7 +21,8 @@ namespace {
   X(log)                        \
   X(log1p)                      \
   X(tanh)                       \
-  X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power)
+  X(sigmoid)                    \
+  X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power) X(gated_tanh)
 #define LEVIN_TRIGONOMETRY(X) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh)
 
 namespace fn {
@@ -29,6 +30,10 @@ using namespace math;
 template <class F>
 LEVIN_HD F square_root_power(F x) {
   return math::pow(x, F(0.5));
+}
+template <class F>
+LEVIN_HD F gated_tanh(F x) {
+  return tanh_times_sigmoid(x, -x);
 }
 }  // namespace fn
 }  // namespace
@@ -99,6 +104,10 @@ R ref_square_root_power(R x) {
 template <class R>
 R ref_sigmoid(R x) {
   return x > 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
+}
+template <class R>
+R ref_gated_tanh(R x) {
+  return std::tanh(x) * ref_sigmoid(-x);
 }
 template <class R>
 R ref_softplus(R x) {
@@ -218,6 +227,7 @@ TEST_CASE("elementary functions of float keep their error bounds for every expon
   LEVIN_CHECK_MATH(softplus, 1.6);
   LEVIN_CHECK_MATH(erf, 1.6);
   LEVIN_CHECK_MATH(erfc, 4.0);
+  LEVIN_CHECK_MATH(gated_tanh, 5.0);
   LEVIN_CHECK_MATH(rsqrt, 1.6);
   LEVIN_CHECK_MATH(square_root_power, 1.0);
   LEVIN_CHECK_MATH(sin, 1.6, 0x1p26);
@@ -232,6 +242,27 @@ TEST_CASE("elementary functions of float keep their error bounds for every expon
   LEVIN_CHECK_MATH(atanh, 2.0);
 }
 
+TEST_CASE_TEMPLATE("tanh times a sigmoid keeps its error bound for arguments of any two sizes and signs", F, float,
+                   double) {
+  using W = Wide<F>;
+  constexpr F kInf = std::numeric_limits<F>::infinity();
+  std::vector<F> some{0, F(-0.0), F(0.59), F(0.61), F(8.3254194), F(8.3383703), F(9.5), 25, 80, 100, kInf};
+  for (int k = 1; k < 300; ++k) some.push_back(F(0.0371) * F(k));
+  const std::size_t n = some.size();
+  for (std::size_t k = 0; k < n; ++k) some.push_back(-some[k]);
+  double worst = 0;
+  for (const F x : some)
+    for (const F y : some) {
+      const W want = std::tanh(W(x)) * ref_sigmoid(W(y));
+      worst = std::max(worst, ulps<F>(math::tanh_times_sigmoid(x, y), want));
+    }
+  CHECK(worst <= 5.0);
+  for (const F v : {F(0), F(3), kInf}) {
+    CHECK(std::isnan(math::tanh_times_sigmoid(v, std::numeric_limits<F>::quiet_NaN())));
+    CHECK(std::isnan(math::tanh_times_sigmoid(std::numeric_limits<F>::quiet_NaN(), v)));
+  }
+}
+
 TEST_CASE("elementary functions of double keep their error bounds for every exponent, at every level") {
   LEVIN_CHECK_MATH64(exp, 1.0);
   LEVIN_CHECK_MATH64(expm1, 1.6);
@@ -242,6 +273,7 @@ TEST_CASE("elementary functions of double keep their error bounds for every expo
   LEVIN_CHECK_MATH64(softplus, 1.6);
   LEVIN_CHECK_MATH64(erf, 1.6);
   LEVIN_CHECK_MATH64(erfc, 4.0);
+  LEVIN_CHECK_MATH64(gated_tanh, 5.0);
   LEVIN_CHECK_MATH64(rsqrt, 1.6);
   LEVIN_CHECK_MATH64(sin, 1.6, 0x1p20);
   LEVIN_CHECK_MATH64(cos, 1.6, 0x1p20);

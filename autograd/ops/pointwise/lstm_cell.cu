@@ -19,7 +19,7 @@ struct GatedTanh {
   static constexpr std::int64_t kGrain = kGateGrain;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
-    return m::tanh(a) * m::sigmoid(b);
+    return m::tanh_times_sigmoid(a, b);
   }
   template <class H>
   LEVIN_HD float for_half(float a, float b) const {
