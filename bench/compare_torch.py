@@ -323,6 +323,16 @@ def unique(s, make):
     return lambda: torch.unique(x, return_inverse=True, return_counts=True)
 
 
+def unique_rows(s, make):
+    x = torch.randint(16, s, device=make.device).to(make.dtype)
+    return lambda: torch.unique(x, dim=0, return_inverse=True, return_counts=True)
+
+
+def quantiles_rows_both(s, make):
+    q = torch.tensor([0.25, 0.5, 0.9], device=make.device, dtype=make.dtype)
+    return both(one, lambda x: x.quantile(q, 1))(s, make)
+
+
 def multinomial(s, make):
     p = make(s[:2]).exp()
     return lambda: torch.multinomial(p, s[2], replacement=True)
@@ -865,8 +875,8 @@ OPS = {
     "rnn_both": recurrent_both(torch.nn.RNN), "nll_loss_both": nll_loss_both, "floor_divide_i64": floor_divide,
     "histc": unary(lambda x: torch.histc(x, 64, -3, 3)),
     "searchsorted": searchsorted, "index_put_add": index_put_add,
-    **bag_rows(), "unique": unique, "multinomial": multinomial,
-    "quantile_rows": unary(lambda x: x.quantile(0.3, 1)),
+    **bag_rows(), "unique": unique, "unique_rows": unique_rows, "multinomial": multinomial,
+    "quantile_rows": unary(lambda x: x.quantile(0.3, 1)), "quantiles_rows_both": quantiles_rows_both,
     "triplet_margin_loss_both": both(triplet_inputs, F.triplet_margin_loss),
     "gaussian_nll_loss_both": gaussian_nll_loss_both,
     "max_pool1d": unary(lambda x: F.max_pool1d(x, 2)),

@@ -70,6 +70,15 @@ void indexing(std::vector<Kernel>& k) {
                  return Work{[=] { (void)unique(x); }, 3 * bytes_of(x)};  // and places of 8 bytes
                },
                {{1024}, {262144}}});
+  // Rows of 16 numbers, many of which are equal in their first columns.
+  k.push_back({"unique_rows",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = integers(16, s).to(d);
+                 return Work{[=] { (void)unique(x, 0); }, 2 * bytes_of(x) + 16.0 * double(s[0])};
+               },
+               {{256, 4}, {16384, 8}}});
   // [rows, categories, draws]
   k.push_back({"multinomial",
                Sizes::own,

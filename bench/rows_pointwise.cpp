@@ -134,6 +134,19 @@ void reductions(std::vector<Kernel>& k) {
                  return Work{[=] { (void)quantile(x, 0.3, 1); }, bytes_of(x)};
                },
                {{8, 32}, {256, 1024}}});
+  k.push_back({"quantiles_rows_both",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return both_of(
+                     {x},
+                     [](const Tensors& in) {
+                       return quantile(in[0], {0.25, 0.5, 0.9}, 1);
+                     },
+                     3 * bytes_of(x));
+               },
+               {{8, 1024}, {256, 1024}}});
   reduce("argmax_rows", Sizes::rows, [](const Tensor& x) { return argmax(x, 1); });
   const auto scan = [&](const char* name, double passes, std::function<void(const Tensor&)> f) {
     k.push_back({name, Sizes::rows, floats(), [=](const Shape& s, DType d) {

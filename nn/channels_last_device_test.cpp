@@ -79,8 +79,10 @@ TEST_CASE("pooling of channels-last images on a device and on the cpu has the bi
         CAPTURE(text(dtype));
         Tensor x = last_leaf({2, channels, 9, 7}, device, dtype, 1), cx = contiguous_leaf(x);
         const PoolOptions o{.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}, .ceil_mode = true};
+        const PoolOptions gaps{.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}, .dilation = {3, 2}};
         using Pool = std::function<Tensor(const Tensor&)>;
         for (const Pool& pool : {Pool([&](const Tensor& t) { return max_pool2d(t, o); }),
+                                 Pool([&](const Tensor& t) { return max_pool2d(t, gaps); }),
                                  Pool([&](const Tensor& t) { return avg_pool2d(t, o); }), Pool([&](const Tensor& t) {
                                    return adaptive_avg_pool2d(t, {4, 3});
                                  }),
@@ -90,6 +92,7 @@ TEST_CASE("pooling of channels-last images on a device and on the cpu has the bi
           const Tensor y = pool(x), want = pool(cx);
           CHECK(y.suggest_memory_format() == kLast);
           CHECK(doubles(y) == doubles(want));
+          CHECK(doubles(pool(x.detach())) == doubles(want));  // without places of maxima
           Generator gen(2);
           Tensor seed = randn(y.shape(), gen, Device::cpu()).to(dtype).to(device);
           seed = seed.detach();

@@ -95,6 +95,7 @@ void check_options(const Pool2dOptions& o) {
   check_each("Pool2d", "kernel", o.kernel, 1);
   if (o.stride) check_each("Pool2d", "stride", *o.stride, 1);
   check_each("Pool2d", "padding", o.padding, 0);
+  check_each("Pool2d", "dilation", o.dilation, 1);
   for (std::size_t d = 0; d < 2; ++d) {
     if (o.padding.array()[d] > o.kernel.array()[d] / 2)
       fail<ConfigError>("Pool2d: padding is ", o.padding.array()[d], ", expected at most half the kernel ",
@@ -119,9 +120,14 @@ Tensor Fold::operator()(const Tensor& columns) const {
   return Call(*this, columns).gives(col2im(columns, options.output.array(), window_options(options)));
 }
 
+AvgPool2d::AvgPool2d(Module& parent, std::string_view name, Options given) : OpModule(parent, name, given) {
+  check_no_dilation("AvgPool2d", options.dilation);
+}
+
 PoolOptions pool_options(const Pool2dOptions& o) {
   PoolOptions out{.kernel = o.kernel.array(),
                   .padding = o.padding.array(),
+                  .dilation = o.dilation.array(),
                   .ceil_mode = o.ceil_mode,
                   .count_include_pad = o.count_include_pad};
   if (o.stride) out.stride = o.stride->array();

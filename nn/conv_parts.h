@@ -32,6 +32,14 @@ void check_each(std::string_view layer, std::string_view option, const Size& siz
   }
 }
 
+// Of an average pool.
+template <class Size>
+void check_no_dilation(std::string_view layer, const Size& dilation) {
+  for (const std::int64_t v : numbers(dilation)) {
+    if (v != 1) fail<ConfigError>(layer, ": dilation is ", v, ", expected 1: only max pools have one");
+  }
+}
+
 template <class O>
 void check_windows(std::string_view layer, const O& o) {
   check_each(layer, "kernel", o.kernel, 1);

@@ -38,6 +38,7 @@ void check_pool(std::string_view layer, const O& o) {
         fail<ConfigError>(layer, ": padding is ", padding[i], ", expected at most half the kernel ", kernel[i]);
     }
   }
+  if constexpr (requires { o.dilation; }) check_each(layer, "dilation", o.dilation, 1);
 }
 
 // Of one, two or three dimensions, `most` at most.
@@ -130,16 +131,25 @@ void check_options(const PixelUnshuffleOptions& o) {
 }
 void check_options(const ChannelShuffleOptions& o) { check_range("ChannelShuffle", "groups", o.groups, 1, kMostSize); }
 
+AvgPool1d::AvgPool1d(Module& parent, std::string_view name, Options given) : OpModule(parent, name, given) {
+  check_no_dilation("AvgPool1d", options.dilation);
+}
+AvgPool3d::AvgPool3d(Module& parent, std::string_view name, Options given) : OpModule(parent, name, given) {
+  check_no_dilation("AvgPool3d", options.dilation);
+}
+
 PoolOptions1d pool_options(const Pool1dOptions& o) {
   return {.kernel = o.kernel,
           .stride = o.stride,
           .padding = o.padding,
+          .dilation = o.dilation,
           .ceil_mode = o.ceil_mode,
           .count_include_pad = o.count_include_pad};
 }
 PoolOptions3d pool_options(const Pool3dOptions& o) {
   PoolOptions3d out{.kernel = o.kernel.array(),
                     .padding = o.padding.array(),
+                    .dilation = o.dilation.array(),
                     .ceil_mode = o.ceil_mode,
                     .count_include_pad = o.count_include_pad};
   if (o.stride) out.stride = o.stride->array();

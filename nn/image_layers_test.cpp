@@ -161,6 +161,37 @@ TEST_CASE("pooling layers give PyTorch's values") {
   check_close(y9, {0.690364370508348, 0.824992173434457, 0.60117545018277, 0.842354810656071});
 }
 
+TEST_CASE("max pooling layers with a dilation give PyTorch's values") {
+  Root root;
+  // nn.MaxPool1d(3, 2, 1, 2)(wave((1, 2, 8), 0.25))
+  nn::MaxPool1d layer0(root, "layer0", {.kernel = 3, .stride = 2, .padding = 1, .dilation = 2});
+  const Tensor x0 = wave({1, 2, 8}, 0.25), y0 = layer0(x0);
+  CHECK(y0.shape() == Shape{1, 2, 3});
+  check_close(y0, {0.406707752394687, 0.406707752394687, 0.355736676395422, 0.49769688862881, 0.49769688862881,
+                   0.49769688862881});
+  CHECK(equal(layer0.with_indices(x0).values, y0));
+  // nn.MaxPool2d((2, 3), (1, 2), (1, 0), (3, 2), return_indices=True, ceil_mode=True)(wave((1, 1, 5, 8), 0.25))
+  nn::MaxPool2d layer1(
+      root, "layer1", {.kernel = {2, 3}, .stride = {{1, 2}}, .padding = {1, 0}, .dilation = {3, 2}, .ceil_mode = true});
+  const Tensor x1 = wave({1, 1, 5, 8}, 0.25);
+  const auto [y1, places] = layer1.with_indices(x1);
+  CHECK(y1.shape() == Shape{1, 1, 4, 3});
+  check_close(y1, {0.496820550566381, 0.496820550566381, 0.496820550566381, 0.498432514226959, 0.498432514226959,
+                   0.420855419222588, 0.411540439505753, 0.494646767820425, 0.494646767820425, 0.496820550566381,
+                   0.496820550566381, 0.496820550566381});
+  CHECK(places.to_vector<std::int64_t>() == std::vector<std::int64_t>{20, 20, 20, 2, 2, 28, 10, 38, 38, 20, 20, 20});
+  CHECK(equal(layer1(x1), y1));
+  // nn.MaxPool3d(2, (1, 2, 1), (1, 0, 1), (2, 3, 2))(wave((1, 1, 3, 5, 4), 0.25))
+  nn::MaxPool3d layer2(root, "layer2",
+                       {.kernel = 2, .stride = {{1, 2, 1}}, .padding = {1, 0, 1}, .dilation = {2, 3, 2}});
+  const Tensor x2 = wave({1, 1, 3, 5, 4}, 0.25), y2 = layer2(x2);
+  CHECK(y2.shape() == Shape{1, 1, 3, 1, 4});
+  check_close(y2, {0.34372186023913, 0.496820550566381, 0.34372186023913, 0.0289654082391983, 0.406707752394687,
+                   0.498432514226959, 0.433932402292489, 0.498432514226959, 0.34372186023913, 0.496820550566381,
+                   0.34372186023913, 0.0289654082391983});
+  CHECK(equal(layer2.with_indices(x2).values, y2));
+}
+
 TEST_CASE("unpooling gives PyTorch's values") {
   Root root;
   // p = nn.MaxPool2d((2, 1), return_indices=True)
@@ -345,6 +376,9 @@ TEST_CASE("image layers refuse options outside their range when they are made") 
     refuse_options<nn::ConvTranspose3d>(nn::ConvTranspose3dOptions{.in = 2, .out = 2, .kernel = 1, .stride = bad});
     refuse_options<nn::MaxPool1d>(nn::Pool1dOptions{.kernel = bad});
     refuse_options<nn::AvgPool3d>(nn::Pool3dOptions{.stride = nn::Size3(bad)});
+    refuse_options<nn::MaxPool1d>(nn::Pool1dOptions{.dilation = bad});
+    refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.dilation = {1, bad}});
+    refuse_options<nn::MaxPool3d>(nn::Pool3dOptions{.dilation = {1, bad, 1}});
     refuse_options<nn::MaxUnpool1d>(nn::MaxUnpool1dOptions{.stride = bad});
     refuse_options<nn::MaxUnpool2d>(nn::MaxUnpool2dOptions{.kernel = bad});
     refuse_options<nn::MaxUnpool3d>(nn::MaxUnpool3dOptions{.kernel = {2, bad, 2}});
@@ -360,6 +394,9 @@ TEST_CASE("image layers refuse options outside their range when they are made") 
   refuse_options<nn::Conv2d>(
       nn::Conv2dOptions{.in = 2, .out = 2, .kernel = 3, .padding = {0, 1}, .padding_rule = PaddingRule::same});
   refuse_options<nn::MaxPool3d>(nn::Pool3dOptions{.kernel = 2, .padding = {0, 2, 0}});
+  refuse_options<nn::AvgPool1d>(nn::Pool1dOptions{.dilation = 2});
+  refuse_options<nn::AvgPool2d>(nn::Pool2dOptions{.dilation = {1, 2}});
+  refuse_options<nn::AvgPool3d>(nn::Pool3dOptions{.dilation = {2, 1, 1}});
   refuse_options<nn::AdaptiveAvgPool1d>(nn::AdaptivePool1dOptions{.output = -1});
   refuse_options<nn::AdaptiveMaxPool3d>(nn::AdaptivePool3dOptions{.output = {1, -1, 1}});
   for (const double bad : {nan, 0.0, -2.0}) refuse_options<nn::LPPool2d>(nn::LPPool2dOptions{.p = bad});

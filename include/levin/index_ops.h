@@ -40,6 +40,17 @@ struct QuantileOptions {
 };
 [[nodiscard]] LEVIN_API Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim = {},
                                         const QuantileOptions& options = {});
+// The same of m numbers, [m, ...], by one order of each line; or of a tensor q [m] or [], of x's dtype, which has a
+// gradient where places are interpolated. On a device a q whose place is none of the line's is an IndexError at the
+// next wait, and NaN gives NaN.
+[[nodiscard]] LEVIN_API Tensor quantile(const Tensor& x, std::span<const double> qs,
+                                        std::optional<std::int64_t> dim = {}, const QuantileOptions& options = {});
+[[nodiscard]] inline Tensor quantile(const Tensor& x, std::initializer_list<double> qs,
+                                     std::optional<std::int64_t> dim = {}, const QuantileOptions& options = {}) {
+  return quantile(x, std::span(qs.begin(), qs.size()), dim, options);
+}
+[[nodiscard]] LEVIN_API Tensor quantile(const Tensor& x, const Tensor& q, std::optional<std::int64_t> dim = {},
+                                        const QuantileOptions& options = {});
 
 // The elements of x without repeats, ascending, [m]; for each element of x its place among them, i64 of x's shape; and
 // how often each stands in x, i64 [m]. Each NaN is one of its own. No gradient. It waits for the device, as nonzero
@@ -48,9 +59,15 @@ struct UniqueResult {
   Tensor values, inverse, counts;
 };
 [[nodiscard]] LEVIN_API UniqueResult unique(const Tensor& x);
+// The same of the n slices of x along dim, in lexicographic order: values are x's shape with m along dim, inverse is
+// i64 [n]. Of slices that differ in the sign of a zero alone the first one stands for all. Every dtype. ShapeError for
+// slices without elements.
+[[nodiscard]] LEVIN_API UniqueResult unique(const Tensor& x, std::int64_t dim);
 
-// The same of runs of equal elements that follow each other in x, flattened, in the order of x.
+// The same of runs of equal elements that follow each other in x, flattened, in the order of x; or of runs of equal
+// slices along dim.
 [[nodiscard]] LEVIN_API UniqueResult unique_consecutive(const Tensor& x);
+[[nodiscard]] LEVIN_API UniqueResult unique_consecutive(const Tensor& x, std::int64_t dim);
 
 // For each value the i64 place in the ascending numbers of sorted's last dimension at which it keeps their order,
 // before equal ones (SearchSide::left) or after them. sorted is [n], or has values' shape but for the last dimension.

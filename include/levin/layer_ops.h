@@ -93,13 +93,15 @@ struct PoolOptions {
   std::array<std::int64_t, 2> kernel{2, 2};
   std::optional<std::array<std::int64_t, 2>> stride = {};  // default: the kernel
   std::array<std::int64_t, 2> padding{0, 0};               // at most half the kernel
+  std::array<std::int64_t, 2> dilation{1, 1};              // max pooling: from an element of a window to the next
   bool ceil_mode = false;                                  // a last window that reaches over the end counts too
   bool count_include_pad = true;                           // average pooling: padding counts as zeros
 };
 
 // The largest element of each window, the first of equal ones, NaN winning and padding never; or the mean. x [N, C, H,
-// W] -> [N, C, H', W'], H' = (H + 2 padding - kernel) / stride + 1, rounded up with ceil_mode. A kernel alone: that
-// size and stride. ShapeError for an empty H or W, and for more than 2^30 pixels.
+// W] -> [N, C, H', W'], H' = (H + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded up with ceil_mode. A
+// kernel alone: that size and stride. ShapeError for an empty H or W, for more than 2^30 pixels, and for a window that
+// sees padding alone (of 2 elements with padding, where H is dilation - 1). ConfigError for a mean with a dilation.
 [[nodiscard]] LEVIN_API Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 [[nodiscard]] LEVIN_API Tensor max_pool2d(const Tensor& x, std::int64_t kernel);
 [[nodiscard]] LEVIN_API Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
@@ -114,6 +116,7 @@ struct PoolOptions1d {  // as PoolOptions
   std::int64_t kernel = 2;
   std::optional<std::int64_t> stride = {};
   std::int64_t padding = 0;
+  std::int64_t dilation = 1;
   bool ceil_mode = false;
   bool count_include_pad = true;
 };
@@ -121,6 +124,7 @@ struct PoolOptions3d {  // as PoolOptions, along depth, height and width
   std::array<std::int64_t, 3> kernel{2, 2, 2};
   std::optional<std::array<std::int64_t, 3>> stride = {};
   std::array<std::int64_t, 3> padding{0, 0, 0};
+  std::array<std::int64_t, 3> dilation{1, 1, 1};
   bool ceil_mode = false;
   bool count_include_pad = true;
 };
@@ -182,7 +186,7 @@ struct MaxUnpoolOptions3d {  // as MaxUnpoolOptions, along depth, height and wid
 
 // (sum of x^p)^(1/p) over each window; p in (0, inf). A window that ceil_mode cut off has the mean of the x^p that it
 // sees, times the elements of the kernel, in place of the sum. NaN where the sum is negative; the derivative is 0 where
-// the sum is 0. Computes 16-bit numbers in f32. Throws ConfigError for another p or a padding.
+// the sum is 0. Computes 16-bit numbers in f32. Throws ConfigError for another p, a padding or a dilation.
 [[nodiscard]] LEVIN_API Tensor lp_pool2d(const Tensor& x, double p, const PoolOptions& options);
 
 // ---- Pixels and channels change places; copies of every dtype.

@@ -312,10 +312,14 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 // True when shapes and dtypes agree and all elements are equal (NaN is not). Waits for the device.
 [[nodiscard]] LEVIN_API bool equal(const Tensor& a, const Tensor& b);
 
+enum class EqualNan : bool { no, yes };
+
 // bool: whether |a - b| <= atol + rtol |b|, in f64, of each pair of elements, broadcast; every dtype. Equal infinities
-// are close, NaN is not (PyTorch's equal_nan is left out). No gradient.
-[[nodiscard]] LEVIN_API Tensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+// are close. NaN is not, but with EqualNan::yes to NaN. No gradient.
+[[nodiscard]] LEVIN_API Tensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8,
+                                       EqualNan equal_nan = EqualNan::no);
 // True when shapes agree and all elements are so. Waits for the device.
-[[nodiscard]] LEVIN_API bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+[[nodiscard]] LEVIN_API bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8,
+                                      EqualNan equal_nan = EqualNan::no);
 
 }  // namespace levin

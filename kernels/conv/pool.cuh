@@ -2,7 +2,7 @@
 // contiguous, T: float, double, f16, bf16; sums in Accum<T>.
 //
 //   max_pool(on, x, planes, h, w, y, index)        y = the largest of the window (the first of equals; NaN wins),
-//                                                  index = its place in the plane, y * width + x
+//                                                  index = its place in the plane, y * width + x; may be null
 //   max_pool_scatter(on, gy, index, planes, h, w, gx)   gx[index] += gy, 0 elsewhere: the gradient
 //   max_pool_gather(on, x, index, planes, h, w, y)      y = x[index]: the gradient's gradient
 //   avg_pool(on, x, planes, h, w, y)                    y = sum of the window / (h.count * w.count)
@@ -39,12 +39,14 @@ struct Divided {
   }
 };
 
-// The windows along one axis: output o sees inputs [begin(o), end(o)). Int holds every number of the formulas.
+// The windows along one axis: output o sees inputs [begin(o), end(o)), of dilated windows (Dilated) every step()th of
+// them. Int holds every number of the formulas.
 template <class Int, class Quotient>
 struct WindowsAlong {
   using Place = Int;
   Int in = 0, out = 0;
   Int kernel = 1, stride = 1, padding = 0;  // adaptive axes cut `in` into `out` parts instead
+  Int dilation = 1;                         // kernel is a window with its gaps
   bool adaptive = false;
   bool count_padding = false;  // an average divides by padded elements too
   Quotient by_in{}, by_out{}, by_stride{};
@@ -58,7 +60,9 @@ struct WindowsAlong {
     const Int first = o * stride - padding;
     return smaller(first + kernel, in + padding) - first;
   }
-  // The windows that see input i: [first_window(i), last_window(i)].
+  // From an element of a window to the next.
+  LEVIN_HD static constexpr Int step() { return 1; }
+  // The windows that see input i, or have a gap there: [first_window(i), last_window(i)].
   LEVIN_HD Int first_window(Int i) const {
     if (adaptive) return by_in(i * out, in);
     const Int room = i + padding - kernel;
@@ -74,6 +78,20 @@ struct WindowsAlong {
 };
 using PoolAxis = WindowsAlong<std::int64_t, Divided>;
 
+// The same windows for loops over their elements where `dilation` may be above 1.
+template <class Along>
+struct Dilated : Along {
+  using Int = typename Along::Place;
+  LEVIN_HD Int step() const { return this->dilation; }
+  LEVIN_HD Int begin(Int o) const {
+    const Int first = o * this->stride - this->padding;
+    return first < 0 ? first + (this->dilation - 1 - first) / this->dilation * this->dilation : first;
+  }
+};
+[[nodiscard]] inline bool are_dilated(const PoolAxis& h, const PoolAxis& w) {
+  return h.dilation != 1 || w.dilation != 1;
+}
+
 // n in the type of the sums. A device converts 32 bits four times as fast as 64.
 template <class A>
 LEVIN_HD A as_divisor(std::int64_t n) {
@@ -88,8 +106,8 @@ LEVIN_HD Int largest_of_window(const T* in, const Axis& h, const Axis& w, Int i,
   const Int r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
   Int place = h.begin(i) * w.in + c0;
   auto best = Accum<T>(in[place]);
-  for (Int r = h.begin(i); r < r1; ++r) {
-    for (Int c = c0; c < c1; ++c) {
+  for (Int r = h.begin(i); r < r1; r += h.step()) {
+    for (Int c = c0; c < c1; c += w.step()) {
       const auto v = Accum<T>(in[r * w.in + c]);
       if (v > best || v != v) {
         best = v;
@@ -261,9 +279,16 @@ template <int S, int L, class A>
   }
 }
 
-// The largest of each window of row i, and its place in the plane. `index` may not be null.
-template <class T, int S, int L>
-void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i, T* y,
+// f(h, w) as they are, or as Dilated: the steps of other windows are constants.
+template <class F>
+void with_steps(const PoolAxis& h, const PoolAxis& w, F&& f) {
+  if (are_dilated(h, w)) return f(Dilated<PoolAxis>{h}, Dilated<PoolAxis>{w});
+  f(h, w);
+}
+
+// The largest of each window of row i, and with kPlaces its place in the plane.
+template <bool kPlaces, class T, int S, int L, class Axis>
+void max_pool_row(const PaddedPlane<T>& plane, const Axis& h, const Axis& w, std::int64_t i, T* y,
                   std::int32_t* index) {
   using A = Accum<T>;
   using Numbers = typename BlockOf<A, L>::Numbers;
@@ -280,53 +305,77 @@ void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis
     Numbers best = lowest, v{};
     const auto first = Int(r0 * w.in + j * s - w.padding), edge = Int(r0 * w.in);
     Places place = steps + first;
-    if (first < edge) {
-      for (int l = 0; l < L; ++l) place[l] = std::max(place[l], edge);
+    if (kPlaces && first < edge) {
+      for (int l = 0; l < L; ++l) {
+        if constexpr (std::is_same_v<Axis, PoolAxis>)
+          place[l] = std::max(place[l], edge);
+        else
+          place[l] = edge + Int(w.begin(j + l));
+      }
     }
-    for (std::int64_t r = r0; r < r1; ++r) {
-      for (std::int64_t c = 0; c < w.kernel; ++c) {
+    for (std::int64_t r = r0; r < r1; r += h.step()) {
+      for (std::int64_t c = 0; c < w.kernel; c += w.step()) {
         load_taps<S, L>(plane.row(r) + j * s + c, s, v);
-        const Places takes = (v > best) | (v != v), at = steps + Int(r * w.in + j * s + c - w.padding);
+        const Places takes = (v > best) | (v != v);
         best = takes ? v : best;
-        place = takes ? at : place;
+        if constexpr (kPlaces) {
+          const Places at = steps + Int(r * w.in + j * s + c - w.padding);
+          place = takes ? at : place;
+        }
       }
     }
     const std::int64_t n = std::min<std::int64_t>(L, w.out - j);
     if constexpr (std::is_same_v<A, T> && std::is_same_v<Int, std::int32_t>) {
       if (n == L) {
         std::memcpy(y + j, &best, sizeof best);
-        std::memcpy(index + j, &place, sizeof place);
+        if constexpr (kPlaces) std::memcpy(index + j, &place, sizeof place);
         continue;
       }
     }
     for (std::int64_t l = 0; l < n; ++l) y[j + l] = T(best[l]);
-    for (std::int64_t l = 0; l < n; ++l) index[j + l] = std::int32_t(place[l]);
+    if constexpr (kPlaces) {
+      for (std::int64_t l = 0; l < n; ++l) index[j + l] = std::int32_t(place[l]);
+    }
   }
+}
+
+// Planes [first, last).
+template <class T, class Axis>
+void max_pool_planes(const T* x, std::int64_t first, std::int64_t last, const Axis& h, const Axis& w, T* y,
+                     std::int32_t* index) {
+  const std::int64_t size = h.out * w.out;
+  if (!PaddedPlane<T>::suits(w)) {
+    for (std::int64_t p = first; p < last; ++p) {
+      const T* const in = x + p * h.in * w.in;
+      for (std::int64_t o = 0; o < size; ++o) {
+        const std::int64_t place = largest_of_window(in, h, w, o / w.out, o % w.out);
+        y[p * size + o] = in[place];
+        if (index) index[p * size + o] = static_cast<std::int32_t>(place);
+      }
+    }
+    return;
+  }
+  PaddedPlane<T> plane(h, w, -std::numeric_limits<Accum<T>>::infinity());
+  with_windows<T>(w, [&]<int S, int L>() {
+    for (std::int64_t p = first; p < last; ++p) {
+      plane.read(x + p * h.in * w.in);
+      for (std::int64_t i = 0; i < h.out; ++i) {
+        const std::int64_t at = p * size + i * w.out;
+        if (index)
+          max_pool_row<true, T, S, L>(plane, h, w, i, y + at, index + at);
+        else
+          max_pool_row<false, T, S, L>(plane, h, w, i, y + at, nullptr);
+      }
+    }
+  });
 }
 
 template <class T>
 void max_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
               std::int32_t* index) {
-  const std::int64_t size = h.out * w.out;
-  on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    if (!PaddedPlane<T>::suits(w)) {
-      for (std::int64_t p = first; p < last; ++p) {
-        const T* const in = x + p * h.in * w.in;
-        for (std::int64_t o = 0; o < size; ++o) {
-          const std::int64_t place = largest_of_window(in, h, w, o / w.out, o % w.out);
-          y[p * size + o] = in[place];
-          index[p * size + o] = static_cast<std::int32_t>(place);
-        }
-      }
-      return;
-    }
-    PaddedPlane<T> plane(h, w, -std::numeric_limits<Accum<T>>::infinity());
-    with_windows<T>(w, [&]<int S, int L>() {
-      for (std::int64_t p = first; p < last; ++p) {
-        plane.read(x + p * h.in * w.in);
-        for (std::int64_t i = 0; i < h.out; ++i)
-          max_pool_row<T, S, L>(plane, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
-      }
+  with_steps(h, w, [&](const auto& rows, const auto& cols) {
+    on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
+      max_pool_planes(x, first, last, rows, cols, y, index);
     });
   });
 }

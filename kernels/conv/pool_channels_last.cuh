@@ -1,7 +1,7 @@
 // Pooling of channels-last images [images, height, width, channels] to [images, h.out, w.out, channels]. Names are
 // those of pool.cuh with _last. Values are those of pool.cuh to the bit: the elements of one result come in its order.
 //
-//   max_pool_last(on, x, images, channels, h, w, y, index)       index, in y's order: the place in the plane
+//   max_pool_last(on, x, images, channels, h, w, y, index)       index, in y's order: the place in the plane, or null
 //   max_pool_scatter_last(on, gy, index, images, channels, h, w, gx)
 //   max_pool_gather_last(on, x, index, images, channels, h, w, y)
 //   avg_pool_last(on, x, images, channels, h, w, y)
@@ -83,8 +83,8 @@ __global__ void max_pool_pixels(const T* x, PixelPlaces at, W h, W w, T* y, std:
     Indices<V> place;
 #pragma unroll
     for (int k = 0; k < V; ++k) place.of[k] = static_cast<std::int32_t>(r0 * w.in + c0);
-    for (Int r = r0; r < r1; ++r) {
-      for (Int c = c0; c < c1; ++c) {
+    for (Int r = r0; r < r1; r += h.step()) {
+      for (Int c = c0; c < c1; c += w.step()) {
         const Widened<T, V> v = widened(load<V>(in + (r * w.in + c) * at.channels));
 #pragma unroll
         for (int k = 0; k < V; ++k) {
@@ -95,7 +95,7 @@ __global__ void max_pool_pixels(const T* x, PixelPlaces at, W h, W w, T* y, std:
       }
     }
     store(y + to, narrowed(best));
-    place.store_at(index + to);
+    if (index != nullptr) place.store_at(index + to);
   });
 }
 
@@ -172,14 +172,14 @@ __global__ void avg_pool_input_pixels(const T* gy, PixelPlaces at, W h, W w, T* 
 }
 
 // launch(V, grid, places, h, w) for the pixels [images, rows, cols], unless there is none.
-template <class T, class F>
+template <class T, bool kMayDilate = false, class F>
 void over_pixels(std::int64_t images, std::int64_t channels, std::int64_t rows, std::int64_t cols, const PoolAxis& h,
                  const PoolAxis& w, std::initializer_list<const void*> pointers, F&& launch) {
   const bool vectors = channels % kVec<T> == 0 && std::all_of(pointers.begin(), pointers.end(), aligned16);
   const std::int64_t chunks = vectors ? channels / kVec<T> : channels;
   over_places(images, rows, cols * chunks, [&](const Grid& grid, const PoolPlaces& places) {
     const PixelPlaces at{places, Divider(chunks), channels};
-    with_windows(h, w, [&](const auto& along_h, const auto& along_w) {
+    with_windows<kMayDilate>(h, w, [&](const auto& along_h, const auto& along_w) {
       if (vectors)
         launch(std::integral_constant<int, kVec<T>>{}, grid, at, along_h, along_w);
       else
@@ -191,11 +191,11 @@ void over_pixels(std::int64_t images, std::int64_t channels, std::int64_t rows, 
 template <class T>
 void max_pool_last(const Gpu& on, const T* x, std::int64_t images, std::int64_t channels, const PoolAxis& h,
                    const PoolAxis& w, T* y, std::int32_t* index) {
-  over_pixels<T>(images, channels, h.out, w.out, h, w, {x, y, index},
-                 [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at,
-                                     const W& along_h, const W& along_w) {
-                   on.launch(max_pool_pixels<T, V, W>, grid, x, at, along_h, along_w, y, index);
-                 });
+  over_pixels<T, true>(images, channels, h.out, w.out, h, w, {x, y, index},
+                       [&]<int V, class W>(std::integral_constant<int, V>, const Grid& grid, const PixelPlaces& at,
+                                           const W& along_h, const W& along_w) {
+                         on.launch(max_pool_pixels<T, V, W>, grid, x, at, along_h, along_w, y, index);
+                       });
 }
 template <class T>
 void max_pool_scatter_last(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t images,
@@ -258,9 +258,9 @@ void each_output_row(const Cpu& on, std::int64_t images, std::int64_t channels, 
   });
 }
 
-template <class T>
-void max_pool_last(const Cpu& on, const T* x, std::int64_t images, std::int64_t channels, const PoolAxis& h,
-                   const PoolAxis& w, T* y, std::int32_t* index) {
+template <bool kPlaces, class T, class Axis>
+void largest_of_pixels(const Cpu& on, const T* x, std::int64_t images, std::int64_t channels, const Axis& h,
+                       const Axis& w, T* y, std::int32_t* index) {
   using A = Accum<T>;
   each_output_row(on, images, channels, h, w, [=](std::int64_t image, std::int64_t i) {
     std::vector<A> best(static_cast<std::size_t>(channels));
@@ -269,26 +269,36 @@ void max_pool_last(const Cpu& on, const T* x, std::int64_t images, std::int64_t 
     for (std::int64_t j = 0; j < w.out; ++j) {
       const std::int64_t c0 = w.begin(j), c1 = w.end(j), to = ((image * h.out + i) * w.out + j) * channels;
       A* const most = best.data();
-      std::int32_t* const place = index + to;
+      std::int32_t* const place = kPlaces ? index + to : nullptr;
       for (std::int64_t k = 0; k < channels; ++k) {
         most[k] = A(in[(r0 * w.in + c0) * channels + k]);
-        place[k] = std::int32_t(r0 * w.in + c0);
+        if constexpr (kPlaces) place[k] = std::int32_t(r0 * w.in + c0);
       }
-      for (std::int64_t r = r0; r < r1; ++r) {
-        for (std::int64_t c = c0; c < c1; ++c) {
+      for (std::int64_t r = r0; r < r1; r += h.step()) {
+        for (std::int64_t c = c0; c < c1; c += w.step()) {
           const T* const tap = in + (r * w.in + c) * channels;
-          const auto here = std::int32_t(r * w.in + c);
+          [[maybe_unused]] const auto here = std::int32_t(r * w.in + c);
 #pragma GCC ivdep
           for (std::int64_t k = 0; k < channels; ++k) {
             const A v = A(tap[k]);
             const bool takes = (v > most[k]) | (v != v);
             most[k] = takes ? v : most[k];
-            place[k] = takes ? here : place[k];
+            if constexpr (kPlaces) place[k] = takes ? here : place[k];
           }
         }
       }
       for (std::int64_t k = 0; k < channels; ++k) y[to + k] = T(most[k]);
     }
+  });
+}
+template <class T>
+void max_pool_last(const Cpu& on, const T* x, std::int64_t images, std::int64_t channels, const PoolAxis& h,
+                   const PoolAxis& w, T* y, std::int32_t* index) {
+  with_steps(h, w, [&](const auto& rows, const auto& cols) {
+    if (index)
+      largest_of_pixels<true>(on, x, images, channels, rows, cols, y, index);
+    else
+      largest_of_pixels<false>(on, x, images, channels, rows, cols, y, index);
   });
 }
 

@@ -2,11 +2,11 @@
 // the CPU's and give its bits: a sum takes its elements in the CPU's order, and no kernel has atomics.
 //
 // Note [Pooling on a GPU]
-// A thread makes several neighbours of a row: four or eight outputs, or for gradients 16 bytes of inputs, over whose
-// windows it walks in order. Instructions bound pooling of 16-bit numbers, so indices have 32 bits where a plane allows it, and
-// windows of the usual sizes are known to the compiler (KnownWindows): their taps are constants, and where rows start
-// at multiples of 16 bytes a row's elements come by vectors. A thread of their gradients makes a patch of
-// rows, which see the same windows. Other windows of results take a thread an output.
+// A thread makes several neighbours of a row: 16 bytes of outputs, or for gradients of inputs, over whose windows it
+// walks in order. Instructions bound pooling of 16-bit numbers, so indices have 32 bits where a plane allows
+// it, and windows of the usual sizes are known to the compiler (KnownWindows): their taps are constants, and where rows
+// start at multiples of 16 bytes a row's elements come by vectors. A thread of their gradients makes a patch of rows,
+// whose windows it reads once. Other windows of results take a thread an output.
 #pragma once
 
 #include <algorithm>
@@ -47,15 +47,21 @@ template <class Int>
           .kernel = static_cast<Int>(a.kernel),
           .stride = static_cast<Int>(a.stride),
           .padding = static_cast<Int>(a.padding),
+          .dilation = static_cast<Int>(a.dilation),
           .adaptive = a.adaptive,
           .count_padding = a.count_padding,
           .by_in = multiplied(a.in),
           .by_out = multiplied(a.out),
           .by_stride = multiplied(a.stride)};
 }
-// f(h, w) with the windows in the narrowest integers that hold them.
-template <class F>
+// f(h, w) with the windows in the narrowest integers that hold them. 32 bits hold all dilated windows of a plane of at
+// most 2^30 elements: check_pool_axis. kMayDilate: whether there may be such windows.
+template <bool kMayDilate = false, class F>
 void with_windows(const PoolAxis& h, const PoolAxis& w, F&& f) {
+  if constexpr (kMayDilate) {
+    using Windows = Dilated<PoolWindows<std::int32_t>>;
+    if (are_dilated(h, w)) return f(Windows{windows_along<std::int32_t>(h)}, Windows{windows_along<std::int32_t>(w)});
+  }
   if (is_short(h) && is_short(w)) return f(windows_along<std::int32_t>(h), windows_along<std::int32_t>(w));
   f(windows_along<std::int64_t>(h), windows_along<std::int64_t>(w));
 }
@@ -72,7 +78,7 @@ struct KnownWindows {
     const int begin = t * kStride - kPadding;
     return e >= begin && e < begin + kKernel;
   }
-  // The elements that window o + k of axis a counts; 1 where there is no such window.
+  // The elements that window o + k of axis a counts, at least 1: also where there is no such window.
   template <class W>
   __device__ __forceinline__ static int count(const W& a, int o, int k) {
     int begin = (o + k) * kStride - kPadding;
@@ -81,7 +87,8 @@ struct KnownWindows {
     return max(end - begin, 1);
   }
   static bool are(const PoolAxis& a) {
-    return !a.adaptive && is_short(a) && a.kernel == kKernel && a.stride == kStride && a.padding == kPadding;
+    return !a.adaptive && is_short(a) && a.kernel == kKernel && a.stride == kStride && a.padding == kPadding &&
+           a.dilation == 1;
   }
 };
 // f(known) with those that windows h and w are, if they are among the usual ones.
@@ -135,7 +142,7 @@ __global__ void max_pool_windows(const T* x, PoolPlaces at, W h, W w, T* y, std:
     const T* in = x + plane * h.in * w.in;
     const Int place = largest_of_window(in, h, w, i, j);
     y[u] = in[place];
-    index[u] = static_cast<std::int32_t>(place);
+    if (index != nullptr) index[u] = static_cast<std::int32_t>(place);
   });
 }
 
@@ -335,7 +342,7 @@ __global__ void max_pool_known(const T* x, PoolPlaces at, W h, W w, T* y, std::i
     }
     const std::int64_t line = (plane * h.out + i) * w.out;
     put_neighbours<kPooledStored<T>>(y + line, run * V, w.out, kVectors, best);
-    put_neighbours<kPooledStored<T>>(index + line, run * V, w.out, kVectors, place);
+    if (index != nullptr) put_neighbours<kPooledStored<T>>(index + line, run * V, w.out, kVectors, place);
   });
 }
 
@@ -508,7 +515,7 @@ void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
   };
   if (with_known(h, w, vectors, known)) return;
   over_places(planes, h.out, w.out, [&](const Grid& grid, const PoolPlaces& at) {
-    with_windows(h, w, [&]<class W>(const W& rows, const W& cols) {
+    with_windows<true>(h, w, [&]<class W>(const W& rows, const W& cols) {
       on.launch(max_pool_windows<T, W>, grid, x, at, rows, cols, y, index);
     });
   });

@@ -7,8 +7,9 @@
 //     values, indices: as x.
 //   topk(on, const T* x, T* values, std::int64_t* indices, outer, n, inner, k, bool largest)
 //     values, indices: [outer, k, inner], the first k of the sorted order.
-//   cpu::kth_places(on, const T* x, std::int64_t* indices, outer, n, inner, k, bool first_nan)
-//     indices: [outer, 1, inner], the one at k of the sorted order; where a line has NaN and first_nan, its first NaN.
+//   cpu::kth_places(on, const T* x, std::int64_t* indices, outer, n, inner, ks, bool first_nan)
+//     indices: [outer, ks, inner], those at `ks` of the sorted order; of a line with NaN, where first_nan, its first
+//     NaN.
 // The gpu functions take one more argument: scratch(bytes) gives room, asked for at most twice.
 //
 // Note [Sorting on a GPU]
@@ -21,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -57,6 +59,17 @@ void radix_sort(std::vector<Item<K>>& items, std::vector<Item<K>>& spare) {
     }
     for (const Item<K>& item : items) spare[count[digit(item.key, d)]++] = item;
     items.swap(spare);
+  }
+}
+
+// In ascending order. Below the limit a comparison sort is quicker than clearing the counts of a radix sort.
+template <class K>
+void in_order(std::vector<Item<K>>& items, std::vector<Item<K>>& spare) {
+  constexpr size_t kRadixFrom = sizeof(K) == 8 ? 4096 : 1024;
+  if (items.size() >= kRadixFrom) {
+    radix_sort(items, spare);
+  } else {
+    std::sort(items.begin(), items.end());
   }
 }
 
@@ -134,16 +147,10 @@ void few(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64
 template <class T>
 void sort(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
           std::int64_t inner, bool descending) {
-  // Below this a comparison sort is quicker than clearing the counts of a radix sort.
-  constexpr size_t kRadixFrom = sizeof(T) == 8 ? 4096 : 1024;
   if (n == 0) return;
   sort_detail::each_line(on, x, outer, n, inner, descending,
                          [&](auto& items, auto& spare, std::int64_t line, const T* from) {
-                           if (items.size() >= kRadixFrom) {
-                             sort_detail::radix_sort(items, spare);
-                           } else {
-                             std::sort(items.begin(), items.end());
-                           }
+                           sort_detail::in_order(items, spare);
                            sort_detail::write(items, from, values, indices, line, n, inner);
                          });
 }
@@ -165,16 +172,39 @@ void topk(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int6
 
 template <class T>
 void kth_places(const Cpu& on, const T* x, std::int64_t* indices, std::int64_t outer, std::int64_t n,
-                std::int64_t inner, std::int64_t k, bool first_nan) {
-  sort_detail::each_line(on, x, outer, n, inner, false, [&](auto& items, auto&, std::int64_t line, const T* from) {
+                std::int64_t inner, std::span<const std::int64_t> ks, bool first_nan) {
+  // A quantile between two elements is a selection and a minimum of what follows. More places are a sort.
+  constexpr size_t kMostSelected = 2;
+  std::vector<std::int64_t> cuts(ks.begin(), ks.end());
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  const auto count = static_cast<std::int64_t>(ks.size());
+  const auto choose = [&](auto& items, auto& spare) {
+    if (cuts.size() > kMostSelected) return sort_detail::in_order(items, spare);
+    auto rest = items.begin();  // what stands before it is less than all that follows
+    for (const std::int64_t k : cuts) {
+      const auto kth = items.begin() + k;
+      if (kth == rest) {
+        std::iter_swap(kth, std::min_element(rest, items.end()));
+      } else {
+        std::nth_element(rest, kth, items.end());
+      }
+      rest = kth + 1;
+    }
+  };
+  const auto place = [&](auto& items, auto& spare, std::int64_t line, const T* from) {
+    std::int64_t* const to = indices + line / inner * count * inner + line % inner;
     if (first_nan) {
       for (std::int64_t i = 0; i < n; ++i) {
-        if (from[i * inner] != from[i * inner]) return static_cast<void>(indices[line] = i);
+        if (from[i * inner] == from[i * inner]) continue;
+        for (std::int64_t j = 0; j < count; ++j) to[j * inner] = i;
+        return;
       }
     }
-    std::nth_element(items.begin(), items.begin() + k, items.end());
-    indices[line] = items[static_cast<size_t>(k)].at;
-  });
+    choose(items, spare);
+    for (std::int64_t j = 0; j < count; ++j) to[j * inner] = items[static_cast<size_t>(ks[static_cast<size_t>(j)])].at;
+  };
+  sort_detail::each_line(on, x, outer, n, inner, false, place);
 }
 
 }  // namespace levin::kernels::cpu

@@ -52,6 +52,20 @@ PoolOptions pool_options(Chooser& c) {
   return o;
 }
 
+// With a dilation, which max pools alone take.
+PoolOptions1d with_dilation(Chooser& c, PoolOptions1d o) {
+  if (c.one_in(3)) o.dilation = c.one_in(8) ? c.integer() : small(c);
+  return o;
+}
+PoolOptions with_dilation(Chooser& c, PoolOptions o) {
+  if (c.one_in(3)) o.dilation = c.positive_pair();
+  return o;
+}
+PoolOptions3d with_dilation(Chooser& c, PoolOptions3d o) {
+  if (c.one_in(3)) o.dilation = positive_triple(c);
+  return o;
+}
+
 WindowOptions window_options(Chooser& c) {
   WindowOptions o{.kernel = c.positive_pair()};
   if (c.one_in(2)) o.stride = c.positive_pair();
@@ -140,7 +154,7 @@ constexpr Form kForms[] = {
      }},
     {"max_pool2d",
      [](Chooser& c, Pool& p) {
-       return Tensors{LEVIN_CALL(max_pool2d, image_and_kernel(c, p, false)[0], pool_options(c))};
+       return Tensors{LEVIN_CALL(max_pool2d, image_and_kernel(c, p, false)[0], with_dilation(c, pool_options(c)))};
      }},
     {"avg_pool2d",
      [](Chooser& c, Pool& p) {
@@ -215,7 +229,7 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = sequences(c, p);
        const PoolOptions1d o = pool_options_1d(c);
-       return Tensors{c.one_in(2) ? max_pool1d(x, o) : avg_pool1d(x, o)};
+       return Tensors{c.one_in(2) ? max_pool1d(x, with_dilation(c, o)) : avg_pool1d(x, o)};
      }},
     {"adaptive pools of sequences and volumes",
      [](Chooser& c, Pool& p) {
@@ -232,12 +246,12 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = volumes(c, p);
        const PoolOptions3d o = pool_options_3d(c);
-       return Tensors{c.one_in(2) ? max_pool3d(x, o) : avg_pool3d(x, o)};
+       return Tensors{c.one_in(2) ? max_pool3d(x, with_dilation(c, o)) : avg_pool3d(x, o)};
      }},
     {"max_pool2d_with_indices and max_unpool2d",
      [](Chooser& c, Pool& p) {
        const Tensor x = image_and_kernel(c, p, false)[0];
-       const PoolOptions o = pool_options(c);
+       const PoolOptions o = with_dilation(c, pool_options(c));
        const ValuesIndices y = max_pool2d_with_indices(x, o);
        MaxUnpoolOptions back{.kernel = o.kernel, .stride = o.stride, .padding = o.padding};
        if (c.one_in(2)) back.output_size = std::array{x.size(2), x.size(3)};
@@ -248,14 +262,14 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        if (c.one_in(2)) {
          const Tensor x = sequences(c, p);
-         const PoolOptions1d o = pool_options_1d(c);
+         const PoolOptions1d o = with_dilation(c, pool_options_1d(c));
          const ValuesIndices y = max_pool1d_with_indices(x, o);
          MaxUnpoolOptions1d back{.kernel = o.kernel, .stride = o.stride, .padding = o.padding};
          if (c.one_in(2)) back.output_size = c.one_in(2) ? x.size(2) : c.integer();
          return Tensors{y.values, max_unpool1d(y.values, c.one_in(8) ? p.index() : y.indices, back)};
        }
        const Tensor x = volumes(c, p);
-       const PoolOptions3d o = pool_options_3d(c);
+       const PoolOptions3d o = with_dilation(c, pool_options_3d(c));
        const ValuesIndices y = max_pool3d_with_indices(x, o);
        MaxUnpoolOptions3d back{.kernel = o.kernel, .stride = o.stride, .padding = o.padding};
        if (c.one_in(2)) back.output_size = std::array{x.size(2), x.size(3), x.size(4)};

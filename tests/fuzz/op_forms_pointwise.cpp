@@ -176,6 +176,14 @@ constexpr Form kForms[] = {
        (void)LEVIN_CALL(allclose, a, b, c.real(), c.real());
        return Tensors{isclose(a, b)};
      }},
+    {"isclose and allclose of NaN",
+     [](Chooser& c, Pool& p) {
+       const Tensor a = p.any(), b = p.matching(a);
+       const double rtol = c.real(), atol = c.real();
+       const auto equal_nan = c.choice<EqualNan>(2);
+       (void)allclose(a, b, rtol, atol, equal_nan);
+       return Tensors{isclose(a, b, rtol, atol, equal_nan)};
+     }},
     // In place
     {"copy_",
      [](Chooser&, Pool& p) {

@@ -326,6 +326,25 @@ constexpr Form kForms[] = {
        const Tensor a = p.any();
        return Tensors{cdist(a, p.matching(a), power)};
      }},
+    {"several quantiles",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const QuantileOptions options{.between = c.choice<Between>(5), .keep = c.choice<KeepDim>(2)};
+       const auto dim = c.one_in(3) ? std::nullopt : std::optional(c.integer());
+       if (c.one_in(2)) {
+         const Tensor q = p.of({static_cast<std::int64_t>(c.below(4))}, x.dtype());
+         return Tensors{quantile(x, c.one_in(4) ? q : sigmoid(q), dim, options)};
+       }
+       std::vector<double> qs(c.below(4));
+       for (double& q : qs) q = c.one_in(8) ? c.real() : double(c.byte()) / 255;
+       return Tensors{quantile(x, qs, dim, options)};
+     }},
+    {"unique and consecutive slices",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const UniqueResult y = c.one_in(2) ? unique(x, c.integer()) : unique_consecutive(x, c.integer());
+       return Tensors{y.values, y.inverse, y.counts};
+     }},
     {"einsum",
      [](Chooser& c, Pool& p) {
        static constexpr std::array<const char*, 8> kEquations{

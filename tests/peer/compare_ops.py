@@ -37,13 +37,17 @@ EXPLAINED = [
     (r"^interpolate .*nearest.* scale=", "value", "PyTorch's paths for sizes of 1 and 2 times x's ignore the scale"),
     (r"^interpolate .*size=\d+,1 .*antialias=1", "value", "PyTorch repeats the first row of images of one column"),
     (r"^interpolate .*size=\d+,1 .*antialias=1", "gradient", "PyTorch repeats the first row of images of one column"),
+    (r"^interpolate .* scale=0\.5 .*antialias=1.*\[\d+, \d+, \d+, [23]\]", "value",
+     "PyTorch repeats the first row of images of one column"),
+    (r"^interpolate .* scale=0\.5 .*antialias=1.*\[\d+, \d+, \d+, [23]\]", "gradient",
+     "PyTorch repeats the first row of images of one column"),
     (r"^interpolate .* scale=1\.3 .*antialias=1.*\[\d+, \d+, ([23], \d+|\d+, [23])\]", "value",
      "PyTorch skips the pass along a dimension whose size stays"),
     (r"^interpolate .* scale=1\.3 .*antialias=1.*\[\d+, \d+, ([23], \d+|\d+, [23])\]", "gradient",
      "PyTorch skips the pass along a dimension whose size stays"),
     (r"^prod .*e0: only one side", "gradient", "of one factor PyTorch has rounding errors in place of 0"),
     (r"^number_pow .* b=0 .*e0: 0, expected nan", "gradient", "PyTorch multiplies by log 0"),
-    (r"^quantile .*must be non-empty", "accepts", "no quantiles are an empty tensor"),
+    (r"^quantile\w* .*must be non-empty", "accepts", "no quantiles are an empty tensor"),
     (r"^(entropy|kl)_(gamma|chi2|student_t|beta|dirichlet) .*\(f64.*[de]\d: ", "gradient",
      "PyTorch's trigamma has 9 digits, mpmath agrees with Levin"),
     (r"^dist_(gamma|chi2|student_t|beta|dirichlet) .*\(f64.*e\d: ", "gradient",
@@ -369,6 +373,29 @@ along("quantile", lambda x, d, a: torch.quantile(x, a["q"], d, keepdim=bool(a["k
       more=lambda m, x, a: {"q": m.pick([0, .2, .5, .77, 1]), "keep": m.int(0, 1)})
 
 
+def reading(m):
+    return {"keep": m.int(0, 1), "between": m.pick(["linear", "lower", "higher", "midpoint", "nearest"])}
+
+
+def quantiles(x, q, d, a):
+    return torch.quantile(x, q, d, keepdim=bool(a["keep"]), interpolation=a["between"])
+
+
+along("quantiles", lambda x, d, a: quantiles(x, torch.tensor(a["q"], dtype=x.dtype), d, a), WIDE, distinct=True,
+      more=lambda m, x, a: {"q": [m.pick([0, .2, .5, .77, 1]) for _ in range(m.int(0, 4))], **reading(m)})
+
+
+def quantiles_case(m, t):
+    shape = m.shape(0, 3)
+    n, rank = math.prod(shape), max(1, len(shape))
+    x = (torch.randperm(n, generator=m.g) - n // 2).to(t).reshape(shape)
+    q = m.uniform(m.pick([[], [1], [3], [0]]), t, 0, 1)
+    return [x, torch.where(q > .8, q.round(), q)], {"dim": m.int(-rank, rank - 1), **reading(m)}
+
+
+op("quantiles_of_a_tensor", WIDE, quantiles_case, lambda x, a: quantiles(x[0], x[1], a["dim"], a))
+
+
 def search_case(m, t):
     n = m.int(1, 6)
     return [torch.sort(m.numbers([n], t)).values, m.numbers(m.shape(), t)], {"right": m.int(0, 1)}
@@ -539,6 +566,17 @@ op("unique_consecutive", ALL + [torch.bool], repeating_case,
    lambda x, a: torch.unique_consecutive(x[0], return_inverse=True, return_counts=True))
 
 
+def repeating_slices_case(m, t):
+    x = m.integers(m.shape(1, 3, 12), t, 0 if t in (torch.uint8, torch.bool) else -1, 2)
+    return [x], {"dim": m.int(-x.ndim, x.ndim - 1), "nograd": 1}
+
+
+op("unique_slices", MOVED + [torch.bool], repeating_slices_case,
+   lambda x, a: torch.unique(x[0], return_inverse=True, return_counts=True, dim=a["dim"]))
+op("unique_consecutive_slices", MOVED + [torch.bool], repeating_slices_case,
+   lambda x, a: torch.unique_consecutive(x[0], return_inverse=True, return_counts=True, dim=a["dim"]))
+
+
 def take_case(m, t):
     x = m.numbers([m.int(1, 4) for _ in range(m.int(1, 3))], t)
     return [x, m.integers(m.shape(), torch.int64, 0, x.numel())], {}
@@ -707,6 +745,20 @@ def close_case(m, t):
 
 
 op("isclose", WIDE, close_case, lambda x, a: torch.isclose(*x))
+
+
+def close_nan_case(m, t):
+    (a, b), args = close_case(m, t)
+    b = torch.where(m.integers(list(a.shape), torch.bool, 0, 4), a, b)
+    return [a, a.clone() if m.int(0, 2) == 0 else b], {"rtol": m.pick([0, .2]), "atol": m.pick([1e-8, .5]), **args}
+
+
+def close_nan(x, a):
+    near = {"rtol": a["rtol"], "atol": a["atol"], "equal_nan": True}
+    return torch.isclose(*x, **near), torch.tensor(torch.allclose(*x, **near))
+
+
+op("isclose_equal_nan", WIDE, close_nan_case, close_nan)
 
 
 def renorm_case(m, t):
@@ -1018,23 +1070,30 @@ for rank, call in ((1, F.conv1d), (2, F.conv2d), (3, F.conv3d)):
     op(f"conv{rank}d_same", WIDE, same_case(rank), conv(lambda *x, call=call, **a: call(*x, padding="same", **a)))
 
 
-def pool_case(rank, ceil=True):
+def pool_case(rank, ceil=True, largest=True):
     def make(m, t):
         kernel = [m.int(1, 3) for _ in range(rank)]
+        dilation = [m.int(1, 3) if largest and m.int(0, 1) else 1 for _ in range(rank)]
         args = {"kernel": kernel, "padding": [m.int(0, k // 2) for k in kernel]}
+        if largest:
+            args["dilation"] = dilation
         if ceil:
             args["ceil_mode"] = m.int(0, 1)
-        shape = [m.int(1, 2), m.int(1, 2)] + [m.int(4, 7) for _ in range(rank)]
+        shape = [m.int(1, 2), m.int(1, 2)] + [m.int(max(4, (k - 1) * d + 1), 7) for k, d in zip(kernel, dilation)]
         n = math.prod(shape)
         return [(torch.randperm(n, generator=m.g) / 16).to(t).reshape(shape)], args
     return make
 
 
+def pooled(call):
+    return lambda x, a: call(x[0], a["kernel"], **{k: v for k, v in a.items() if k != "kernel"})
+
+
 for rank in (1, 3):
     for kind in ("max", "avg"):
         call = getattr(F, f"{kind}_pool{rank}d")
-        op(f"{kind}_pool{rank}d", WIDE, pool_case(rank), lambda x, a, call=call: call(
-            x[0], a["kernel"], padding=a["padding"], ceil_mode=bool(a["ceil_mode"])))
+        op(f"{kind}_pool{rank}d", WIDE, pool_case(rank, largest=kind == "max"), lambda x, a, call=call: pooled(call)(
+            x, {**a, "ceil_mode": bool(a["ceil_mode"])}))
 op("adaptive_avg_pool1d", WIDE, lambda m, t: ([m.normal([2, 2, m.int(3, 9)], t)], {"output": m.int(1, 4)}),
    lambda x, a: F.adaptive_avg_pool1d(x[0], a["output"]))
 op("adaptive_max_pool1d", WIDE, lambda m, t: ([m.normal([2, 2, m.int(3, 9)], t)], {"output": m.int(1, 4)}),
@@ -1043,11 +1102,9 @@ op("adaptive_avg_pool3d", WIDE, lambda m, t: ([m.normal([1, 2, 4, 5, 6], t)], {"
    lambda x, a: F.adaptive_avg_pool3d(x[0], a["output"]))
 op("adaptive_max_pool3d", WIDE, lambda m, t: ([m.normal([1, 2, 4, 5, 6], t)], {"output": [m.int(1, 3) for _ in "abc"]}),
    lambda x, a: F.adaptive_max_pool3d(x[0], a["output"]))
-op("max_pool2d_with_indices", WIDE, pool_case(2, ceil=False),
-   lambda x, a: F.max_pool2d_with_indices(x[0], a["kernel"], padding=a["padding"]))
-for rank in (1, 3):
+for rank in (2, 1, 3):
     op(f"max_pool{rank}d_with_indices", WIDE, pool_case(rank, ceil=False),
-       lambda x, a, call=getattr(F, f"max_pool{rank}d_with_indices"): call(x[0], a["kernel"], padding=a["padding"]))
+       pooled(getattr(F, f"max_pool{rank}d_with_indices")))
 
 
 def unpool_case(rank):

@@ -52,6 +52,12 @@ class Arguments {
     for (std::string part; std::getline(in, part, ',');) out.push_back(std::stoll(part));
     return out;
   }
+  [[nodiscard]] std::vector<double> numbers(const std::string& key) const {
+    std::vector<double> out;
+    std::istringstream in(text(key));
+    for (std::string part; std::getline(in, part, ',');) out.push_back(std::stod(part));
+    return out;
+  }
   [[nodiscard]] Dims dims(const std::string& key) const {
     const std::vector<std::int64_t> out = list(key);
     return Dims(std::span<const std::int64_t>(out));
@@ -110,6 +116,14 @@ ScatterReduce reduce_of(const Arguments& a) {
   using R = ScatterReduce;
   return a.choice<R>("reduce",
                      {{"sum", R::sum}, {"prod", R::prod}, {"mean", R::mean}, {"amax", R::amax}, {"amin", R::amin}});
+}
+Between between_of(const Arguments& a) {
+  using B = Between;
+  return a.choice<B>("between", {{"linear", B::linear},
+                                 {"lower", B::lower},
+                                 {"higher", B::higher},
+                                 {"midpoint", B::midpoint},
+                                 {"nearest", B::nearest}});
 }
 IncludeSelf include_of(const Arguments& a) { return a.on("include_self") ? IncludeSelf::yes : IncludeSelf::no; }
 
@@ -321,6 +335,8 @@ const std::map<std::string, Op>& ops() {
       MANY("kthvalue", both(kthvalue(x[0], a.integer("k"), a.integer("dim"), a.keep()))),
       MANY("median", both(median(x[0], a.integer("dim"), a.keep()))),
       ONE("quantile", quantile(x[0], a.number("q"), a.maybe("dim"), {.keep = a.keep()})),
+      ONE("quantiles", quantile(x[0], a.numbers("q"), a.maybe("dim"), {between_of(a), a.keep()})),
+      ONE("quantiles_of_a_tensor", quantile(x[0], x[1], a.maybe("dim"), {between_of(a), a.keep()})),
       ONE("searchsorted", searchsorted(x[0], x[1], a.on("right") ? SearchSide::right : SearchSide::left)),
       ONE("bucketize", bucketize(x[0], x[1], a.on("right") ? SearchSide::right : SearchSide::left)),
       BINARY(isin), ONE("histc", histc(x[0], a.integer("bins"), a.number("low"), a.number("high"))),
@@ -347,6 +363,16 @@ const std::map<std::string, Op>& ops() {
          const UniqueResult y = unique_consecutive(x[0]);
          return {y.values, y.inverse, y.counts};
        }},
+      {"unique_slices",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const UniqueResult y = unique(x[0], a.integer("dim"));
+         return {y.values, y.inverse, y.counts};
+       }},
+      {"unique_consecutive_slices",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const UniqueResult y = unique_consecutive(x[0], a.integer("dim"));
+         return {y.values, y.inverse, y.counts};
+       }},
       // Indexing, arranging
       {"index",
        [](const In& x, const Arguments&) -> Tensors { return {index(x[0], std::span(x).subspan(1))}; }},
@@ -359,7 +385,15 @@ const std::map<std::string, Op>& ops() {
        [](const In& x, const Arguments&) -> Tensors { return {x[0].index({Slice{1}, x[1], kEllipsis, x[2]})}; }},
       ONE("index_put_number", index_put(x[0], std::span(x).subspan(1), a.integer("b"))),
       ONE("masked_scatter", masked_scatter(x[0], x[1], x[2])), MANY("where_alone", where(x[0])),
-      BINARY(isclose), ONE("where_left", where(x[0], a.integer("b"), x[1])),
+      BINARY(isclose),
+      {"isclose_equal_nan",
+       [](const In& x, const Arguments& a) -> Tensors {
+         const double rtol = a.number("rtol"), atol = a.number("atol");
+         const Tensor near = isclose(x[0], x[1], rtol, atol, EqualNan::yes);
+         const bool all_near = allclose(x[0], x[1], rtol, atol, EqualNan::yes);
+         return {near, full({}, all_near, near.device(), DType::b8)};
+       }},
+      ONE("where_left", where(x[0], a.integer("b"), x[1])),
       ONE("where_right", where(x[0], x[1], a.integer("b"))),
       ONE("roll", x[0].roll(a.dims("shifts"), a.dims("dims"))),
       ONE("repeat_interleave", repeat_interleave(x[0], x[1], a.integer("dim"))), BINARY(mm), BINARY(bmm),
@@ -523,11 +557,11 @@ const std::map<std::string, Op>& ops() {
                                                      .dilation = sizes<3>(a, "dilation", 1),
                                                      .groups = a.integer("groups", 1)})),
       ONE("max_pool1d", max_pool1d(x[0], P1{.kernel = a.integer("kernel"), .padding = a.integer("padding"),
-                                            .ceil_mode = a.on("ceil_mode")})),
+                                            .dilation = a.integer("dilation", 1), .ceil_mode = a.on("ceil_mode")})),
       ONE("avg_pool1d", avg_pool1d(x[0], P1{.kernel = a.integer("kernel"), .padding = a.integer("padding"),
                                             .ceil_mode = a.on("ceil_mode")})),
       ONE("max_pool3d", max_pool3d(x[0], P3{.kernel = sizes<3>(a, "kernel", 2), .padding = sizes<3>(a, "padding", 0),
-                                            .ceil_mode = a.on("ceil_mode")})),
+                                            .dilation = sizes<3>(a, "dilation", 1), .ceil_mode = a.on("ceil_mode")})),
       ONE("avg_pool3d", avg_pool3d(x[0], P3{.kernel = sizes<3>(a, "kernel", 2), .padding = sizes<3>(a, "padding", 0),
                                             .ceil_mode = a.on("ceil_mode")})),
       ONE("adaptive_avg_pool1d", adaptive_avg_pool1d(x[0], a.integer("output"))),
@@ -536,12 +570,15 @@ const std::map<std::string, Op>& ops() {
       ONE("adaptive_max_pool3d", adaptive_max_pool3d(x[0], sizes<3>(a, "output", 1))),
       MANY("max_pool2d_with_indices",
            both(max_pool2d_with_indices(x[0], P2{.kernel = sizes<2>(a, "kernel", 2),
-                                                 .padding = sizes<2>(a, "padding", 0)}))),
+                                                 .padding = sizes<2>(a, "padding", 0),
+                                                 .dilation = sizes<2>(a, "dilation", 1)}))),
       MANY("max_pool1d_with_indices",
-           both(max_pool1d_with_indices(x[0], P1{.kernel = a.integer("kernel"), .padding = a.integer("padding")}))),
+           both(max_pool1d_with_indices(x[0], P1{.kernel = a.integer("kernel"), .padding = a.integer("padding"),
+                                                 .dilation = a.integer("dilation", 1)}))),
       MANY("max_pool3d_with_indices",
            both(max_pool3d_with_indices(x[0], P3{.kernel = sizes<3>(a, "kernel", 2),
-                                                 .padding = sizes<3>(a, "padding", 0)}))),
+                                                 .padding = sizes<3>(a, "padding", 0),
+                                                 .dilation = sizes<3>(a, "dilation", 1)}))),
       ONE("max_unpool1d", max_unpool1d(x[0], x[1], {.kernel = a.integer("kernel"), .padding = a.integer("padding")})),
       ONE("max_unpool2d", max_unpool2d(x[0], x[1], {.kernel = sizes<2>(a, "kernel", 2),
                                                     .padding = sizes<2>(a, "padding", 0)})),

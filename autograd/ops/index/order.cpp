@@ -1,8 +1,9 @@
 // What follows from sorted elements.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "autograd/autocast.h"
 #include "autograd/ops/index/kth.h"
@@ -20,22 +21,99 @@ int checked_dim(const char* op, const Tensor& x, std::int64_t dim) {
     fail<ShapeError>(op, ": dimension ", at, " of x ", x.shape(), " has no elements, expected 1 or more");
   return at;
 }
-Tensor flat(const char* op, const Tensor& x) {
-  check_defined(op, x);
-  return reshape(x, {x.numel()});
-}
-// Equal elements of a vector that follow each other.
-UniqueResult runs_of(const Tensor& x) {
-  const std::int64_t n = x.numel();
-  Tensor begins = ones({std::min<std::int64_t>(n, 1)}, x.device(), DType::b8);
-  if (n > 1) begins = cat({begins, ne(narrow(x, 0, 1, n - 1), narrow(x, 0, 0, n - 1))});
-  const Tensor group = cumsum(begins.to(DType::i64), 0) - 1;
-  return {masked_select(x, begins), group, bincount(group)};
-}
 Tensor without(const Tensor& y, int at, KeepDim keep) { return keep == KeepDim::yes ? y : squeeze(y, {at}); }
 // The elements of x at the places, which have one along `at`.
 ValuesIndices chosen(const Tensor& x, int at, const Tensor& places, KeepDim keep) {
   return {without(gather(x, at, places), at, keep), without(places, at, keep)};
+}
+
+// What a quantile is read from, and its shape.
+struct Lines {
+  Tensor x;
+  int at;
+  Shape shape;
+};
+Lines lines_of(const char* op, const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
+  if (dim && x.rank() > 0) {
+    const int at = checked_dim(op, x, *dim);
+    return {x, at, keep == KeepDim::yes ? x.shape().with(at, 1) : x.shape().removed(at)};
+  }
+  const Tensor all = flat(op, x);
+  Shape shape;
+  for (int d = 0; keep == KeepDim::yes && d < x.rank(); ++d) shape = shape.inserted(d, 1);
+  return {all, checked_dim(op, all, dim.value_or(0)), shape};
+}
+void check_share(const char* op, double q) {
+  if (!(q >= 0 && q <= 1)) fail<ConfigError>(op, ": q is ", q, ", expected a number from 0 to 1");
+}
+
+// A quantile of n sorted elements: the one at `low`, or the sum of (1 - weight) of it and weight of the next one.
+struct Place {
+  std::int64_t low;
+  double weight;
+};
+Place place_of(double q, std::int64_t n, Between between) {
+  const double place = q * static_cast<double>(n - 1), below = std::floor(place), part = place - below;
+  double low = below, weight = 0;
+  switch (between) {
+    case Between::linear: weight = part; break;
+    case Between::lower: break;
+    case Between::higher: low = std::ceil(place); break;
+    case Between::midpoint: weight = part > 0 ? 0.5 : 0; break;
+    case Between::nearest: low = std::nearbyint(place); break;
+  }
+  return {static_cast<std::int64_t>(low), weight};
+}
+// The indices of the elements at `ks` of each sorted line, in the order of ks along `at`; of a line with NaN each is
+// that of a NaN.
+Tensor sorted_places(const char* op, const Tensor& x, int at, std::span<const std::int64_t> ks) {
+  if (x.device().is_cpu()) return detail::kth_places(op, x, at, ks, detail::FirstNan::yes);
+  const Tensor order = argsort(x, at), last = narrow(order, at, x.shape()[at] - 1, 1);
+  Tensors places;
+  for (const std::int64_t k : ks) places.push_back(narrow(order, at, k, 1));
+  return where(isnan(gather(x.detach(), at, last)), last, cat(places, at));
+}
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// A quantile of each line along `at` for each of qs, [qs, lines]. A line with NaN gets no gradient.
+Tensor quantiles_of(const char* op, const Tensor& x, std::span<const double> qs, int at, Between between) {
+  std::vector<Place> places;
+  std::vector<std::int64_t> ks;
+  for (const double q : qs) {
+    places.push_back(place_of(q, x.shape()[at], between));
+    ks.push_back(places.back().low);
+    if (places.back().weight > 0) ks.push_back(places.back().low + 1);
+  }
+  const Tensors elements = unbind(gather(x, at, sorted_places(op, x, at, ks)), at);
+  Tensors y;
+  std::size_t next = 0;
+  for (const Place& p : places) {
+    const Tensor& low = elements[next++];
+    y.push_back(p.weight > 0 ? lerp(low, elements[next++], p.weight) : low);
+  }
+  return masked_fill(y.size() == 1 ? unsqueeze(y[0], 0) : stack(y), isnan(elements[0].detach()), kNan);
+}
+// The same for q [m], whose numbers may lie on a device and have a gradient: m along `at`.
+Tensor quantiles_of(const Tensor& x, const Tensor& q, int at, Between between) {
+  const Tensor place = cast(q, DType::f64) * (x.shape()[at] - 1), low = floor(place);
+  Shape along;
+  for (int d = 0; d < x.rank(); ++d) along = along.inserted(d, d == at ? q.numel() : 1);
+  const Tensor order = argsort(x, at), last = narrow(order, at, x.shape()[at] - 1, 1);
+  const Tensor has_nan =
+      logical_or(isnan(gather(x.detach(), at, last)), reshape(isnan(place.detach()), Dims(along.dims())));
+  const auto element = [&](const Tensor& i) {
+    // A derivative in q is 0 times the elements of a line with NaN.
+    return masked_fill(gather(x, at, index_select(order, at, i.detach().to(DType::i64))), has_nan, 0);
+  };
+  Tensor y;
+  if (between == Between::linear || between == Between::midpoint) {
+    const Tensor part = reshape(cast(place - low, x.dtype()), Dims(along.dims()));
+    const Tensor below = element(low), above = element(ceil(place));
+    y = where(eq(part, 0), below, between == Between::linear ? lerp(below, above, part) : lerp(below, above, 0.5));
+  } else {
+    y = element(between == Between::lower ? low : between == Between::higher ? ceil(place) : round(place));
+  }
+  return masked_fill(y, has_nan, kNan);
 }
 
 }  // namespace
@@ -70,46 +148,36 @@ Tensor median(const Tensor& x) {
 Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim, const QuantileOptions& o) {
   constexpr const char* op = "quantile";
   check_float(op, x);
-  if (dim && x.rank() == 0) return of_point(x, [&](const Tensor& line) { return quantile(line, q, dim, o); });
-  if (!(q >= 0 && q <= 1)) fail<ConfigError>(op, ": q is ", q, ", expected a number from 0 to 1");
-  if (!dim) {
-    const Tensor y = quantile(flat(op, x), q, 0, {.between = o.between});
-    if (o.keep == KeepDim::no) return y;
-    Shape ones = x.shape();
-    for (int d = 0; d < ones.rank(); ++d) ones = ones.with(d, 1);
-    return reshape(y, Dims(ones.dims()));
-  }
-  const int at = checked_dim(op, x, *dim);
-  const Tensor sorted = sort(x, at).values;
-  const double place = q * static_cast<double>(x.shape()[at] - 1), low = std::floor(place), part = place - low;
-  const auto element = [&](double i) { return narrow(sorted, at, static_cast<std::int64_t>(i), 1); };
-  const auto blend = [&](double weight) {
-    if (weight == 0) return element(low);
-    return weight == 1 ? element(std::ceil(place)) : lerp(element(low), element(std::ceil(place)), weight);
-  };
-  Tensor y;
-  switch (o.between) {
-    case Between::linear: y = blend(part); break;
-    case Between::lower: y = element(low); break;
-    case Between::higher: y = element(std::ceil(place)); break;
-    case Between::midpoint: y = blend(part > 0 ? 0.5 : 0); break;
-    case Between::nearest: y = element(std::nearbyint(place)); break;
-  }
-  const Tensor any_nan = any(isnan(x.detach()), {at}, KeepDim::yes);
-  return without(masked_fill(y, any_nan, std::numeric_limits<double>::quiet_NaN()), at, o.keep);
+  check_share(op, q);
+  const Lines l = lines_of(op, x, dim, o.keep);
+  return reshape(quantiles_of(op, l.x, std::span<const double>(&q, 1), l.at, o.between), Dims(l.shape.dims()));
 }
 
-UniqueResult unique(const Tensor& x) {
-  const Tensor all = flat("unique", x).detach();
-  const ValuesIndices sorted = sort(all);
-  const UniqueResult runs = runs_of(sorted.values);
-  const Tensor inverse = scatter(zeros({all.numel()}, x.device(), DType::i64), 0, sorted.indices, runs.inverse);
-  return {runs.values, reshape(inverse, Dims(x.shape().dims())), runs.counts};
+Tensor quantile(const Tensor& x, std::span<const double> qs, std::optional<std::int64_t> dim,
+                const QuantileOptions& o) {
+  constexpr const char* op = "quantile";
+  check_float(op, x);
+  for (const double q : qs) check_share(op, q);
+  const Lines l = lines_of(op, x, dim, o.keep);
+  const Shape shape = l.shape.inserted(0, static_cast<std::int64_t>(qs.size()));
+  if (qs.empty()) return narrow(quantile(x, {0.5}, dim, o), 0, 0, 0);
+  return reshape(quantiles_of(op, l.x, qs, l.at, o.between), Dims(shape.dims()));
 }
 
-UniqueResult unique_consecutive(const Tensor& x) {
-  const UniqueResult runs = runs_of(flat("unique_consecutive", x).detach());
-  return {runs.values, reshape(runs.inverse, Dims(x.shape().dims())), runs.counts};
+Tensor quantile(const Tensor& x, const Tensor& q, std::optional<std::int64_t> dim, const QuantileOptions& o) {
+  constexpr const char* op = "quantile";
+  check_float(op, x);
+  check_dtypes_meet(op, x, q);
+  check_same_device(op, x, q);
+  if (q.rank() > 1)
+    fail<ShapeError>(op, ": q has shape ", q.shape(), ", expected [m] or a single element; use flatten");
+  if (q.device().is_cpu()) {
+    for (const double share : q.detach().to(DType::f64).to_vector<double>()) check_share(op, share);
+  }
+  const Lines l = lines_of(op, x, dim, o.keep);
+  const Shape shape = q.rank() == 0 ? l.shape : l.shape.inserted(0, q.numel());
+  const Tensor y = quantiles_of(l.x, reshape(q, {q.numel()}), l.at, o.between);
+  return reshape(movedim(y, {l.at}, {0}), Dims(shape.dims()));
 }
 
 }  // namespace levin

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "autograd/ops/pointwise/plain_test.h"
 #include "tests/ops/samples.h"
@@ -87,22 +89,46 @@ LEVIN_OP_CASE(median) {
   return c;
 }
 
+namespace {
+const std::array kBetween{Between::linear, Between::lower, Between::higher, Between::midpoint, Between::nearest};
+
+// The quantile of a sorted line.
+double quantile_of(const Line& l, double q, Between between) {
+  const double place = q * double(l.size() - 1), low = std::floor(place), high = std::ceil(place);
+  const double a = l[std::size_t(low)].first, b = l[std::size_t(high)].first;
+  switch (between) {
+    case Between::linear: break;
+    case Between::lower: return a;
+    case Between::higher: return b;
+    case Between::midpoint: return (a + b) / 2;
+    case Between::nearest: return l[std::size_t(std::nearbyint(place))].first;
+  }
+  return a + (place - low) * (b - a);
+}
+Tensor quantile_along(const Tensor& x, int dim, double q, Between between) {
+  return squeeze(along(x, dim, [&](const Line& l) { return std::pair(quantile_of(l, q, between), 0); })[0], {dim});
+}
+Shape ones_like_of(const Shape& s) {
+  Shape ones = s;
+  for (int d = 0; d < s.rank(); ++d) ones = ones.with(d, 1);
+  return ones;
+}
+// One after the other along dim, and of all elements, with dimensions of size 1.
+Tensors quantiles_of(const Tensor& x, int dim, const std::vector<double>& qs, Between between) {
+  Tensors lines, all;
+  for (const double q : qs) {
+    lines.push_back(quantile_along(x, dim, q, between));
+    all.push_back(reshape(quantile_along(flat_of(x), 0, q, between), Dims(ones_like_of(x.shape()).dims())));
+  }
+  return {stack(lines), stack(all)};
+}
+}  // namespace
+
 LEVIN_OP_CASE(quantile) {
   OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8, .no_empty = "no element can be chosen from none"};
-  for (const Between between :
-       {Between::linear, Between::lower, Between::higher, Between::midpoint, Between::nearest}) {
+  for (const Between between : kBetween) {
     for (const double q : {0.0, 0.3, 0.5, 0.77, 1.0}) {
       for (const Shape& s : {Shape{1}, Shape{4, 7}}) {
-        const auto at_q = [=](const Line& l) {
-          const double place = q * double(l.size() - 1), low = std::floor(place), high = std::ceil(place);
-          const double a = l[std::size_t(low)].first, b = l[std::size_t(high)].first;
-          double y = a + (place - low) * (b - a);
-          if (between == Between::lower) y = a;
-          if (between == Between::higher) y = b;
-          if (between == Between::midpoint) y = (a + b) / 2;
-          if (between == Between::nearest) y = l[std::size_t(std::nearbyint(place))].first;
-          return std::pair(y, std::int64_t{0});
-        };
         c.samples.push_back({.inputs = {real(s)},
                              .call =
                                  [=](const Tensors& in) {
@@ -111,16 +137,94 @@ LEVIN_OP_CASE(quantile) {
                                  },
                              .reference =
                                  [=](const Tensors& in) {
-                                   Shape ones = s;
-                                   for (int d = 0; d < s.rank(); ++d) ones = ones.with(d, 1);
-                                   return Tensors{squeeze(along(in[0], 0, at_q)[0], {0}),
-                                                  reshape(along(flat_of(in[0]), 0, at_q)[0], Dims(ones.dims()))};
+                                   const Tensors y = quantiles_of(in[0], 0, {q}, between);
+                                   return Tensors{squeeze(y[0], {0}), squeeze(y[1], {0})};
                                  }});
       }
     }
   }
   c.errors.push_back({"q", [] { (void)quantile(zeros({3}, cpu), 1.5); }, throws<ConfigError>,
                       "quantile: q is 1.5, expected a number from 0 to 1"});
+  return c;
+}
+
+LEVIN_OP_CASE(quantiles) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8};
+  for (const Between between : kBetween) {
+    for (const std::vector<double>& qs : {std::vector<double>{0.3}, {0.77, 0, 0.5, 0.5, 1}}) {
+      for (const auto& [shape, dim] : {std::pair{Shape{1}, 0}, {Shape{4, 7}, 1}, {Shape{4, 7}, 0}, {{2, 9, 3}, 1}}) {
+        const int at = dim;
+        c.samples.push_back({.inputs = {real(shape)},
+                             .call =
+                                 [=](const Tensors& in) {
+                                   return Tensors{quantile(in[0], qs, at - in[0].rank(), {.between = between}),
+                                                  quantile(in[0], qs, {}, {.between = between, .keep = KeepDim::yes})};
+                                 },
+                             .reference = [=](const Tensors& in) { return quantiles_of(in[0], at, qs, between); }});
+      }
+    }
+  }
+  c.samples.push_back({.inputs = {real({0, 4})},
+                       .call =
+                           [](const Tensors& in) {
+                             return Tensors{quantile(in[0], {0.1, 0.9}, 1)};
+                           },
+                       .reference =
+                           [](const Tensors& in) {
+                             return Tensors{zeros({2, 0}, in[0].device())};
+                           }});
+  c.errors.push_back({"q",
+                      [] {
+                        (void)quantile(zeros({3}, cpu), {0.5, -0.5});
+                      },
+                      throws<ConfigError>, "quantile: q is -0.5, expected a number from 0 to 1"});
+  c.errors.push_back({"none",
+                      [] {
+                        (void)quantile(zeros({2, 0}, cpu), {0.5, 1}, 1);
+                      },
+                      throws<ShapeError>, "quantile: dimension 1 of x [2, 0] has no elements, expected 1 or more"});
+  return c;
+}
+
+LEVIN_OP_CASE(quantiles_of_a_tensor) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 8};
+  for (const Between between : kBetween) {
+    for (const auto& [shape, dim, m] : {std::tuple{Shape{1}, 0, Shape{1}},
+                                        {Shape{4, 7}, 1, Shape{3}},
+                                        {Shape{4, 7}, 0, Shape{3}},
+                                        {{2, 9, 3}, 1, Shape{4}},
+                                        {Shape{3, 2}, 0, Shape{0}}}) {
+      const int at = dim;
+      // Between two elements a line of numbers has a slope; other places jump.
+      const Input q = between == Between::linear ? real(m, 0, 1) : constant(m, 0, 1);
+      c.samples.push_back({.inputs = {real(shape), q},
+                           .call =
+                               [=](const Tensors& in) {
+                                 return Tensors{quantile(in[0], in[1], at - in[0].rank(), {.between = between}),
+                                                quantile(in[0], in[1], {}, {between, KeepDim::yes})};
+                               },
+                           .reference =
+                               [=](const Tensors& in) {
+                                 const std::vector<double> qs = in[1].to_vector<double>();
+                                 if (!qs.empty()) return quantiles_of(in[0], at, qs, between);
+                                 const Shape whole = ones_like_of(in[0].shape());
+                                 return Tensors{zeros(in[0].shape().removed(at).inserted(0, 0), cpu, DType::f64),
+                                                zeros(whole.inserted(0, 0), cpu, DType::f64)};
+                               }});
+    }
+  }
+  c.errors.push_back({"q",
+                      [] {
+                        (void)quantile(zeros({3}, cpu), tensor({0.5f, 1.5f}, cpu));
+                      },
+                      throws<ConfigError>, "quantile: q is 1.5, expected a number from 0 to 1"});
+  c.errors.push_back({"dtype of q", [] { (void)quantile(zeros({3}, cpu), tensor({0.5}, cpu)); }, throws<DTypeError>,
+                      "quantile: tensors are f32 and f64"});
+  c.errors.push_back({"rank of q",
+                      [] {
+                        (void)quantile(zeros({3}, cpu), zeros({1, 2}, cpu));
+                      },
+                      throws<ShapeError>, "quantile: q has shape [1, 2], expected [m] or a single element"});
   return c;
 }
 
@@ -170,6 +274,66 @@ TEST_CASE("a NaN makes the median and each quantile NaN, along its own line alon
   CHECK(std::isnan(q[0]));
   CHECK(q[1] == 2);
   CHECK(unique(tensor({nan, 1.0, nan}, cpu)).counts.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1, 1});
+}
+
+TEST_CASE(
+    "several quantiles are those of one q each, with their gradients; those of a tensor are those of its numbers") {
+  Generator gen(3);
+  const std::vector<double> qs{0.9, 0.125, 0.5, 0.123, 1};
+  for (const std::int64_t n : {1, 2, 5, 1500}) {
+    CAPTURE(n);
+    Tensor x = randn({3, n}, gen, cpu, DType::f64);
+    x.requires_grad_();
+    Tensors ones;
+    for (const double q : qs) ones.push_back(quantile(x, q, 1));
+    const Tensor want = stack(ones), seed = randn({5, 3}, gen, cpu, DType::f64);
+    const Tensor got = quantile(x, qs, 1), of_tensor = quantile(x, from_data(qs, {5}, cpu), 1);
+    CHECK(equal(got, want));
+    CHECK(allclose(of_tensor, want, 1e-14, 1e-14));
+    const Tensor slope = grad(Tensors{want}, Tensors{x}, Tensors{seed})[0];
+    CHECK(allclose(grad(Tensors{got}, Tensors{x}, Tensors{seed})[0], slope, 1e-14, 1e-14));
+    CHECK(allclose(grad(Tensors{of_tensor}, Tensors{x}, Tensors{seed})[0], slope, 1e-14, 1e-14));
+  }
+}
+
+TEST_CASE("quantiles have the shape of q in front, also of a single element and of no q") {
+  const Tensor x = zeros({4, 2, 3}, cpu), one = zeros({}, cpu), none = zeros({0}, cpu), half = full({}, 0.5, cpu);
+  CHECK(quantile(x, {0.1, 0.9}, 1).shape() == Shape{2, 4, 3});
+  CHECK(quantile(x, {0.1, 0.9}, 1, {.keep = KeepDim::yes}).shape() == Shape{2, 4, 1, 3});
+  CHECK(quantile(x, {0.5}, -1).shape() == Shape{1, 4, 2});
+  CHECK(quantile(x, {0.1, 0.9}).shape() == Shape{2});
+  CHECK(quantile(x, std::span<const double>{}, 1).shape() == Shape{0, 4, 3});
+  CHECK(quantile(x, none, 1, {.keep = KeepDim::yes}).shape() == Shape{0, 4, 1, 3});
+  CHECK(quantile(x, half, 1).shape() == Shape{4, 3});
+  CHECK(quantile(x, half, 1, {.keep = KeepDim::yes}).shape() == Shape{4, 1, 3});
+  for (const std::int64_t dim : {0, -1}) {
+    CHECK(quantile(one, {0.1, 0.9}, dim).shape() == Shape{2});
+    CHECK(quantile(one, none, dim, {.keep = KeepDim::yes}).shape() == Shape{0});
+    CHECK(quantile(one, half, dim).shape() == Shape{});
+  }
+  CHECK_THROWS_AS((void)quantile(one, {0.1, 0.9}, 1), IndexError);
+}
+
+TEST_CASE("a line with NaN has NaN for each of several quantiles and takes no gradient; infinities are elements") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> qs{0.25, 0.5, 1};
+  for (const bool as_tensor : {false, true}) {
+    CAPTURE(as_tensor);
+    Tensor x = from_data<double>(std::vector<double>{3, nan, 1, 4, 2, 6}, {2, 3}, cpu);
+    Tensor q = from_data(qs, {3}, cpu);
+    x.requires_grad_();
+    q.requires_grad_();
+    const Tensor y = as_tensor ? quantile(x, q, 1) : quantile(x, qs, 1);
+    const std::vector<double> got = y.detach().to_vector<double>();
+    for (const std::size_t i : {0, 2, 4}) CHECK(std::isnan(got[i]));
+    CHECK(std::vector<double>{got[1], got[3], got[5]} == std::vector<double>{3, 4, 6});
+    const Tensors slopes = grad(Tensors{sum(y)}, Tensors{x, q}, {}, {.allow_unused = true});
+    CHECK(slopes[0].to_vector<double>() == std::vector<double>{0, 0, 0, 1.5, 0.5, 1});
+    if (as_tensor) CHECK(slopes[1].to_vector<double>() == std::vector<double>{4, 0, 0});
+    const Tensor far = tensor({1.0, inf, -inf}, cpu);
+    const Tensor ends = as_tensor ? quantile(far, tensor({0.0, 0.5, 1.0}, cpu), 0) : quantile(far, {0, 0.5, 1}, 0);
+    CHECK(ends.to_vector<double>() == std::vector<double>{-inf, 1, inf});
+  }
 }
 
 }  // namespace levin::testing

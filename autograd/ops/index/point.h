@@ -1,9 +1,10 @@
-// Tensors of rank 0 in ops that work along a dimension.
+// Tensors of rank 0, and whole tensors, in ops that work along a dimension.
 #pragma once
 
 #include <concepts>
 #include <type_traits>
 
+#include "kernels/executor/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -18,6 +19,12 @@ template <class F>
     return point(y);
   else
     return ValuesIndices{point(y.values), point(y.indices)};
+}
+
+// x as a line.
+[[nodiscard]] inline Tensor flat(const char* op, const Tensor& x) {
+  check_defined(op, x);
+  return reshape(x, {x.numel()});
 }
 
 }  // namespace levin

@@ -98,13 +98,13 @@ ValuesIndices sort(const Tensor& x, std::int64_t dim, Order order) {
   return {values, indices};
 }
 
-Tensor detail::kth_places(const char* op, const Tensor& x, int dim, std::int64_t k, FirstNan first) {
+Tensor detail::kth_places(const char* op, const Tensor& x, int dim, std::span<const std::int64_t> ks, FirstNan first) {
   const OpInfo info{.name = op};
   const Tensor dense = x.detach().contiguous();
-  Tensor places = empty(x.shape().with(dim, 1), x.device(), DType::i64);
+  Tensor places = empty(x.shape().with(dim, static_cast<std::int64_t>(ks.size())), x.device(), DType::i64);
   const AlongDim l(x.shape(), check_dim(op, x, dim));
   dispatch_dtype(info, x, kAll, [&]<class T>(T) {
-    kernels::cpu::kth_places(Cpu{}, ptr<const T>(dense), ptr<std::int64_t>(places), l.outer, l.n, l.inner, k,
+    kernels::cpu::kth_places(Cpu{}, ptr<const T>(dense), ptr<std::int64_t>(places), l.outer, l.n, l.inner, ks,
                              first == FirstNan::yes);
   });
   return places;

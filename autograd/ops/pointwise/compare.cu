@@ -257,20 +257,21 @@ bool equal(const Tensor& a, const Tensor& b) {
   return a.numel() == 0 || all(eq(a.detach(), b.detach())).item<bool>();
 }
 
-Tensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+Tensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol, EqualNan equal_nan) {
   (void)common_shape("isclose", a, b);
   const Tensor x = a.detach().to(DType::f64), y = b.detach().to(DType::f64);
   // The difference of equal infinities is NaN, so equality counts for itself. An infinite y makes the tolerance
   // infinite, so the difference has to be finite.
   const Tensor apart = abs(x - y);
   const Tensor near = logical_and(lt(apart, std::numeric_limits<double>::infinity()), le(apart, abs(y) * rtol + atol));
-  return logical_or(eq(x, y), near);
+  const Tensor close = logical_or(eq(x, y), near);
+  return equal_nan == EqualNan::yes ? logical_or(close, logical_and(isnan(x), isnan(y))) : close;
 }
 
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, EqualNan equal_nan) {
   check_same_dtype("allclose", a, b);
   if (a.shape() != b.shape()) return false;
-  return a.numel() == 0 || all(isclose(a, b, rtol, atol)).item<bool>();
+  return a.numel() == 0 || all(isclose(a, b, rtol, atol, equal_nan)).item<bool>();
 }
 
 }  // namespace levin

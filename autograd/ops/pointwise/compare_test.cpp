@@ -182,6 +182,24 @@ TEST_CASE("isclose is allclose's test of each pair of elements, broadcast") {
   CHECK_THROWS_AS((void)isclose(a, zeros({2}, cpu, DType::f64)), ShapeError);
 }
 
+TEST_CASE("NaN is close to NaN alone, and with EqualNan::yes alone") {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const auto bools = [](const Tensor& t) { return t.to_vector<bool>(); };
+  const Tensor a = tensor({nan, nan, 1.0, inf, nan, 1.0}, cpu), b = tensor({nan, 1.0, nan, inf, inf, 1.1}, cpu);
+  CHECK(bools(isclose(a, b, 1e-5, 1e-8, EqualNan::yes)) == std::vector<bool>{true, false, false, true, false, false});
+  CHECK(bools(isclose(a, b)) == std::vector<bool>{false, false, false, true, false, false});
+  CHECK(bools(isclose(a, full({}, nan, cpu, DType::f64), 1, 1, EqualNan::yes)) ==
+        std::vector<bool>{true, true, false, false, true, false});
+  CHECK(bools(isclose(tensor<std::int64_t>({3, 4}, cpu), tensor<std::int64_t>({3, 5}, cpu), 0, 0, EqualNan::yes)) ==
+        std::vector<bool>{true, false});
+  for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    const Tensor x = tensor({nan, 2.0}, cpu).to(t);
+    CHECK(allclose(x, x, 1e-5, 1e-8, EqualNan::yes));
+    CHECK_FALSE(allclose(x, x));
+    CHECK_FALSE(allclose(x, flip(x, {0}), 1e-5, 1e-8, EqualNan::yes));
+  }
+}
+
 TEST_CASE("where takes a number on either side, which has the tensor's dtype, and the tensor alone has a gradient") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor mask = tensor<std::int64_t>({1, 0, 1}, cpu) == 1;

@@ -46,10 +46,10 @@ Tensor fill(const OpInfo& info, const Tensor& x_, const Shape& out, MemoryFormat
 struct MaxPool {
   static constexpr OpInfo info{.name = "max_pool2d"};
   Windows at;
-  Stash index;  // i32 [out], which forward fills
+  Stash index;  // i32 [out], which forward fills; undefined where nobody reads it
   Tensor forward(const Tensor& x_) {
     return fill(info, x_, at.out, at.format, [&](const auto& on, const auto* x, auto* y) {
-      auto* const places = ptr<std::int32_t>(index);
+      auto* const places = index.defined() ? ptr<std::int32_t>(index) : nullptr;
       if (at.channels_last())
         kernels::max_pool_last(on, x, at.in[0], at.in[1], at.h, at.w, y, places);
       else
@@ -166,6 +166,10 @@ ValuesIndices max_pool(const Tensor& x, const Windows& at) {
   const Tensor y = apply(MaxPool{at, index}, x);
   return {y, index};
 }
+// The values alone: their places are for a gradient.
+Tensor largest(const Tensor& x, const Windows& at) {
+  return grad_mode() && records(x) ? max_pool(x, at).values : apply(MaxPool{at, Tensor()}, x);
+}
 Tensor avg_pool(const Tensor& x, const Windows& at) { return apply(AvgPool{at}, x); }
 Tensor avg_pool_backward(const Tensor& gy, const Windows& at) { return apply(AvgPoolBackward{at}, gy); }
 
@@ -179,16 +183,17 @@ void check_image(const char* op, const Tensor& x) {
 PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
   const auto i = static_cast<std::size_t>(d);
   const std::int64_t kernel = o.kernel[i], stride = o.stride ? (*o.stride)[i] : kernel, padding = o.padding[i],
-                     in = x.shape()[2 + d];
-  check_pool_axis(op, x.shape(), 2 + d, kernel, stride, padding);
-  const std::int64_t room = in + 2 * padding - kernel;
+                     dilation = o.dilation[i], in = x.shape()[2 + d];
+  check_pool_axis(op, x.shape(), 2 + d, kernel, stride, padding, dilation);
+  const std::int64_t span = pool_span(kernel, dilation), room = in + 2 * padding - span;
   std::int64_t out = (o.ceil_mode ? (room + stride - 1) / stride : room / stride) + 1;
   if (o.ceil_mode && (out - 1) * stride >= in + padding) --out;  // the last window must see something
   return {.in = in,
           .out = out,
-          .kernel = kernel,
+          .kernel = span,
           .stride = stride,
           .padding = padding,
+          .dilation = kernel == 1 ? 1 : dilation,  // one element has no gap
           .count_padding = o.count_include_pad};
 }
 
@@ -215,9 +220,7 @@ Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_
 
 }  // namespace
 
-Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
-  return max_pool(x, windows("max_pool2d", x, options)).values;
-}
+Tensor max_pool2d(const Tensor& x, const PoolOptions& options) { return largest(x, windows("max_pool2d", x, options)); }
 ValuesIndices max_pool2d_places(const Tensor& x, const PoolOptions& options) {
   return max_pool(x, windows("max_pool2d_with_indices", x, options));
 }
@@ -235,6 +238,7 @@ Tensor max_pool2d(const Tensor& x, std::int64_t kernel) {
   return max_pool2d(x, PoolOptions{.kernel = {kernel, kernel}});
 }
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
+  check_no_dilation("avg_pool2d", options.dilation);
   return avg_pool(x, windows("avg_pool2d", x, options));
 }
 Tensor avg_pool2d(const Tensor& x, std::int64_t kernel) {
@@ -244,7 +248,7 @@ Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output) 
   return avg_pool(x, adaptive_windows("adaptive_avg_pool2d", x, output));
 }
 Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output) {
-  return max_pool(x, adaptive_windows("adaptive_max_pool2d", x, output)).values;
+  return largest(x, adaptive_windows("adaptive_max_pool2d", x, output));
 }
 
 }  // namespace levin

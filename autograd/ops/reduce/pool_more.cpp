@@ -31,11 +31,12 @@ template <class Pool>
 Tensor pooled_1d(const char* op, const Tensor& x, const PoolOptions1d& o, const Pool& pool) {
   check_rank(op, x, 3, "[N, C, L]");
   const std::int64_t stride = o.stride.value_or(o.kernel);
-  check_pool_axis(op, x.shape(), 2, o.kernel, stride, o.padding);
+  check_pool_axis(op, x.shape(), 2, o.kernel, stride, o.padding, o.dilation);
   return by_rows(op, x, [&](const Tensor& rows) {
     return pool(rows, PoolOptions{.kernel = {1, o.kernel},
                                   .stride = Size2{1, stride},
                                   .padding = {0, o.padding},
+                                  .dilation = {1, o.dilation},
                                   .ceil_mode = o.ceil_mode,
                                   .count_include_pad = o.count_include_pad});
   });
@@ -56,18 +57,21 @@ Tensor pooled_3d(const char* op, const Tensor& x, const PoolOptions3d& o, const 
   check_rank(op, x, 5, "[N, C, D, H, W]");
   const Size3 stride = o.stride.value_or(o.kernel);
   for (std::size_t i = 0; i < 3; ++i)
-    check_pool_axis(op, x.shape(), 2 + static_cast<int>(i), o.kernel[i], stride[i], o.padding[i]);
-  const auto along = [&](Size2 kernel, Size2 strides, Size2 padding) {
+    check_pool_axis(op, x.shape(), 2 + static_cast<int>(i), o.kernel[i], stride[i], o.padding[i], o.dilation[i]);
+  const auto along = [&](Size2 kernel, Size2 strides, Size2 padding, Size2 dilation) {
     return [=, &o, &pool](const Tensor& t) {
       return pool(t, PoolOptions{.kernel = kernel,
                                  .stride = strides,
                                  .padding = padding,
+                                 .dilation = dilation,
                                  .ceil_mode = o.ceil_mode,
                                  .count_include_pad = o.count_include_pad});
     };
   };
-  return by_planes(x, along({o.kernel[1], o.kernel[2]}, {stride[1], stride[2]}, {o.padding[1], o.padding[2]}),
-                   along({o.kernel[0], 1}, {stride[0], 1}, {o.padding[0], 0}));
+  return by_planes(x,
+                   along({o.kernel[1], o.kernel[2]}, {stride[1], stride[2]}, {o.padding[1], o.padding[2]},
+                         {o.dilation[1], o.dilation[2]}),
+                   along({o.kernel[0], 1}, {stride[0], 1}, {o.padding[0], 0}, {o.dilation[0], 1}));
 }
 
 template <class Pool>
@@ -135,24 +139,50 @@ constexpr auto kMean = [](const Tensor& x, const PoolOptions& o) { return avg_po
 }  // namespace
 
 void check_pool_axis(const char* op, const Shape& x, int d, std::int64_t kernel, std::int64_t stride,
-                     std::int64_t padding) {
+                     std::int64_t padding, std::int64_t dilation) {
   const std::int64_t in = x[d];
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   if (kernel < 1 || kernel > kMost) fail<ShapeError>(op, ": kernel is ", kernel, ", expected 1 to 2^30");
   if (stride < 1 || stride > kMost) fail<ShapeError>(op, ": stride is ", stride, ", expected 1 to 2^30");
+  if (dilation < 1 || dilation > kMost) fail<ShapeError>(op, ": dilation is ", dilation, ", expected 1 to 2^30");
   if (padding < 0 || padding > kernel / 2)
     fail<ShapeError>(op, ": padding is ", padding, ", expected 0 to half the kernel ", kernel);
   // With padding a window may contain no element.
   if (in < 1) fail<ShapeError>(op, ": dimension ", d, " of x ", x, " is empty, expected 1 or more");
-  if (in + 2 * padding < kernel) {
-    fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", d, ", x of shape ", x, " has ",
-                     in + 2 * padding, " with padding; use a smaller kernel or pad more");
+  const std::int64_t span = pool_span(kernel, dilation);
+  if (in + 2 * padding < span) {
+    if (dilation == 1) {
+      fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", d, ", x of shape ", x, " has ",
+                       in + 2 * padding, " with padding; use a smaller kernel or pad more");
+    }
+    fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", d, ", or ", span, " with dilation ", dilation,
+                     ", x of shape ", x, " has ", in + 2 * padding,
+                     " with padding; use a smaller kernel or dilation, or pad more");
+  }
+  if (span > kMost) {
+    fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", d, ", or ", span, " with dilation ", dilation,
+                     ", expected 2^30 at most; use a smaller kernel or dilation");
+  }
+  // The one window of 2 elements that lie on either side of x.
+  if (padding > 0 && in < dilation) {
+    fail<ShapeError>(op, ": dimension ", d, " of x ", x, " has ", in, " elements, expected the dilation ", dilation,
+                     " or more: a window would see padding alone; use a smaller dilation");
+  }
+}
+
+void check_no_dilation(const char* op, std::span<const std::int64_t> dilation) {
+  for (const std::int64_t n : dilation) {
+    if (n != 1)
+      fail<ConfigError>(op, ": dilation is ", n, ", expected 1: only max pools have one; take the windows of im2col");
   }
 }
 
 Tensor max_pool1d(const Tensor& x, const PoolOptions1d& o) { return pooled_1d("max_pool1d", x, o, kLargest); }
 Tensor max_pool1d(const Tensor& x, std::int64_t kernel) { return max_pool1d(x, PoolOptions1d{.kernel = kernel}); }
-Tensor avg_pool1d(const Tensor& x, const PoolOptions1d& o) { return pooled_1d("avg_pool1d", x, o, kMean); }
+Tensor avg_pool1d(const Tensor& x, const PoolOptions1d& o) {
+  check_no_dilation("avg_pool1d", {&o.dilation, 1});
+  return pooled_1d("avg_pool1d", x, o, kMean);
+}
 Tensor avg_pool1d(const Tensor& x, std::int64_t kernel) { return avg_pool1d(x, PoolOptions1d{.kernel = kernel}); }
 Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output) {
   return by_rows("adaptive_avg_pool1d", x, [&](const Tensor& rows) { return adaptive_avg_pool2d(rows, {1, output}); });
@@ -165,7 +195,10 @@ Tensor max_pool3d(const Tensor& x, const PoolOptions3d& o) { return pooled_3d("m
 Tensor max_pool3d(const Tensor& x, std::int64_t kernel) {
   return max_pool3d(x, PoolOptions3d{.kernel = {kernel, kernel, kernel}});
 }
-Tensor avg_pool3d(const Tensor& x, const PoolOptions3d& o) { return pooled_3d("avg_pool3d", x, o, kMean); }
+Tensor avg_pool3d(const Tensor& x, const PoolOptions3d& o) {
+  check_no_dilation("avg_pool3d", o.dilation);
+  return pooled_3d("avg_pool3d", x, o, kMean);
+}
 Tensor avg_pool3d(const Tensor& x, std::int64_t kernel) {
   return avg_pool3d(x, PoolOptions3d{.kernel = {kernel, kernel, kernel}});
 }
@@ -221,6 +254,7 @@ Tensor lp_pool2d(const Tensor& x_, double p, const PoolOptions& o) {
     fail<ConfigError>(op, ": padding is ", o.padding[0], " and ", o.padding[1],
                       ", expected 0; put zeros around x with pad");
   }
+  check_no_dilation(op, o.dilation);
   const bool of_16_bits = x_.dtype() == DType::f16 || x_.dtype() == DType::bf16;
   const Tensor x = of_16_bits ? cast(x_, DType::f32) : x_;
   const Tensor means = avg_pool2d(p == 2 ? square(x) : pow(x, p), o);

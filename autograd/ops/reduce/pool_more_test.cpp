@@ -13,16 +13,18 @@ namespace {
 const Device cpu = Device::cpu();
 using Size3 = std::array<std::int64_t, 3>;
 
-// What output o of an axis sees: [begin, end), and how many elements an average divides by.
+// What output o of an axis sees: every step-th of [begin, end), and how many elements an average divides by.
 struct Seen {
-  std::int64_t begin, end, count;
+  std::int64_t begin, end, count, step = 1;
 };
 using Axis = std::function<Seen(std::int64_t o)>;
 
-Axis strided(std::int64_t in, std::int64_t kernel, std::int64_t stride, std::int64_t padding, bool with_padding) {
+Axis strided(std::int64_t in, std::int64_t kernel, std::int64_t stride, std::int64_t padding, bool with_padding,
+             std::int64_t dilation = 1) {
   return [=](std::int64_t o) {
-    const std::int64_t first = o * stride - padding, past = std::min(first + kernel, in + padding);
-    Seen s{std::max<std::int64_t>(first, 0), std::min(past, in), past - first};
+    const std::int64_t first = o * stride - padding, past = std::min(first + (kernel - 1) * dilation + 1, in + padding);
+    Seen s{first, std::min(past, in), past - first, dilation};
+    while (s.begin < 0) s.begin += dilation;
     if (!with_padding) s.count = s.end - s.begin;
     return s;
   };
@@ -41,9 +43,9 @@ Tensor pooled(const Tensor& x_, const Size3& out, bool largest, const std::array
                [&](const At& at) {
                  const Seen d = axes[0](at[2]), h = axes[1](at[3]), w = axes[2](at[4]);
                  double most = -std::numeric_limits<double>::infinity(), sum = 0;
-                 for (std::int64_t i = d.begin; i < d.end; ++i)
-                   for (std::int64_t j = h.begin; j < h.end; ++j)
-                     for (std::int64_t k = w.begin; k < w.end; ++k) {
+                 for (std::int64_t i = d.begin; i < d.end; i += d.step)
+                   for (std::int64_t j = h.begin; j < h.end; j += h.step)
+                     for (std::int64_t k = w.begin; k < w.end; k += w.step) {
                        const double e = x({at[0], at[1], i, j, k});
                        most = std::max(most, e);
                        sum += e;
@@ -75,12 +77,22 @@ std::vector<Sample3d> samples_3d() {
       {{2, 3, 9, 11, 18}, {.kernel = {3, 3, 3}, .stride = {{2, 2, 2}}, .padding = {1, 1, 1}}, {5, 6, 9}},
   };
 }
+// Of max pooling alone.
+std::vector<Sample3d> dilated_3d() {
+  return {
+      {{1, 2, 4, 5, 6}, {.stride = {{1, 1, 1}}, .dilation = {2, 3, 1}}, {2, 2, 5}},
+      {{1, 1, 5, 4, 7},
+       {.kernel = {3, 2, 3}, .stride = {{1, 2, 2}}, .padding = {1, 1, 1}, .dilation = {2, 2, 3}, .ceil_mode = true},
+       {3, 3, 2}},
+      {{0, 2, 3, 3, 3}, {.dilation = {2, 2, 2}}, {1, 1, 1}},
+  };
+}
 std::array<Axis, 3> axes_of(const Sample3d& s) {
   const Size3 stride = s.options.stride.value_or(s.options.kernel);
   std::array<Axis, 3> out;
   for (std::size_t d = 0; d < 3; ++d) {
-    out[d] =
-        strided(s.x[2 + int(d)], s.options.kernel[d], stride[d], s.options.padding[d], s.options.count_include_pad);
+    out[d] = strided(s.x[2 + int(d)], s.options.kernel[d], stride[d], s.options.padding[d], s.options.count_include_pad,
+                     s.options.dilation[d]);
   }
   return out;
 }
@@ -89,7 +101,11 @@ using Pool3d = Tensor (*)(const Tensor&, const PoolOptions3d&);
 using Adaptive3d = Tensor (*)(const Tensor&, Size3);
 OpCase case_3d(OpCase c, const char* name, const char* adaptive_name, bool largest, Pool3d pool,
                Adaptive3d adaptive_pool) {
-  for (const Sample3d& s : samples_3d()) {
+  std::vector<Sample3d> samples = samples_3d();
+  if (largest) {
+    for (const Sample3d& s : dilated_3d()) samples.push_back(s);
+  }
+  for (const Sample3d& s : samples) {
     c.samples.push_back(
         {.inputs = {real(s.x)},
          .call = [=](const Tensors& in) { return Tensors{pool(in[0], s.options)}; },
@@ -125,6 +141,20 @@ OpCase case_3d(OpCase c, const char* name, const char* adaptive_name, bool large
                         (void)pool(zeros({1, 1, 0, 4, 4}, cpu), {.padding = {1, 1, 1}});
                       },
                       throws<ShapeError>, op + ": dimension 2 of x [1, 1, 0, 4, 4] is empty"});
+  const PoolOptions3d gaps{.dilation = {4, 1, 1}};
+  if (largest) {
+    c.errors.push_back({"dilation",
+                        [=] {
+                          (void)pool(zeros({1, 1, 4, 4, 4}, cpu), gaps);
+                        },
+                        throws<ShapeError>, op + ": the kernel is 2 along dimension 2, or 5 with dilation 4"});
+  } else {
+    c.errors.push_back({"dilation",
+                        [=] {
+                          (void)pool(zeros({1, 1, 4, 4, 4}, cpu), gaps);
+                        },
+                        throws<ConfigError>, op + ": dilation is 4, expected 1: only max pools have one"});
+  }
   c.errors.push_back({"adaptive, empty",
                       [=] {
                         (void)adaptive_pool(zeros({1, 1, 0, 3, 3}, cpu), {2, 2, 2});
@@ -149,7 +179,8 @@ OpCase case_1d(OpCase c, const char* name, bool largest, Pool1d pool, Adaptive1d
          .call = [=](const Tensors& in) { return Tensors{pool(in[0], o)}; },
          .reference =
              [=](const Tensors& in) {
-               const Axis axis = strided(x[2], o.kernel, o.stride.value_or(o.kernel), o.padding, o.count_include_pad);
+               const Axis axis =
+                   strided(x[2], o.kernel, o.stride.value_or(o.kernel), o.padding, o.count_include_pad, o.dilation);
                return Tensors{squeeze(pooled(lifted(in[0]), {1, 1, out}, largest, {one, one, axis}), {2, 3})};
              }});
   };
@@ -160,6 +191,11 @@ OpCase case_1d(OpCase c, const char* name, bool largest, Pool1d pool, Adaptive1d
   add({1, 2, 8}, {.kernel = 3, .stride = 3, .padding = 1, .ceil_mode = true}, 3);  // a fourth would see padding alone
   add({1, 2, 6}, {.kernel = 4, .stride = 1, .padding = 2, .count_include_pad = false}, 7);
   add({0, 3, 4}, {}, 2);
+  if (largest) {
+    add({2, 3, 9}, {.kernel = 3, .stride = 1, .dilation = 2}, 5);
+    add({1, 2, 8}, {.kernel = 3, .stride = 2, .padding = 1, .dilation = 3, .ceil_mode = true}, 3);
+    add({1, 2, 40}, {.stride = 1, .dilation = 5}, 35);
+  }
   for (const std::int64_t out : {1, 3, 9}) {
     c.samples.push_back({.inputs = {real({2, 2, 7})},
                          .call = [=](const Tensors& in) { return Tensors{adaptive_pool(in[0], out)}; },
@@ -180,6 +216,19 @@ OpCase case_1d(OpCase c, const char* name, bool largest, Pool1d pool, Adaptive1d
                         (void)pool(zeros({1, 1, 4}, cpu), {.kernel = 5});
                       },
                       throws<ShapeError>, op + ": the kernel is 5 along dimension 2"});
+  if (largest) {
+    c.errors.push_back({"dilation",
+                        [=] {
+                          (void)pool(zeros({1, 1, 4}, cpu), {.dilation = 0});
+                        },
+                        throws<ShapeError>, op + ": dilation is 0, expected 1 to 2^30"});
+  } else {
+    c.errors.push_back({"dilation",
+                        [=] {
+                          (void)pool(zeros({1, 1, 4}, cpu), {.dilation = 2});
+                        },
+                        throws<ConfigError>, op + ": dilation is 2, expected 1: only max pools have one"});
+  }
   c.errors.push_back({"adaptive, rank", [=] { (void)adaptive_pool(zeros({4}, cpu), 2); }, throws<ShapeError>,
                       "pool1d: x has shape [4], expected [N, C, L]"});
   return c;
@@ -219,11 +268,14 @@ LEVIN_OP_CASE(max_pool2d_with_indices) {
                                const auto stride = o.stride.value_or(o.kernel);
                                Plain values({x[0], x[1], h, w}), places(values.shape);
                                values.each([&](const At& at) {
-                                 const Seen rows = strided(x[2], o.kernel[0], stride[0], o.padding[0], true)(at[2]),
-                                            cols = strided(x[3], o.kernel[1], stride[1], o.padding[1], true)(at[3]);
+                                 const auto seen = [&](std::size_t d) {
+                                   return strided(x[2 + int(d)], o.kernel[d], stride[d], o.padding[d], true,
+                                                  o.dilation[d])(at[2 + d]);
+                                 };
+                                 const Seen rows = seen(0), cols = seen(1);
                                  At best{at[0], at[1], rows.begin, cols.begin};
-                                 for (std::int64_t i = rows.begin; i < rows.end; ++i)
-                                   for (std::int64_t j = cols.begin; j < cols.end; ++j)
+                                 for (std::int64_t i = rows.begin; i < rows.end; i += rows.step)
+                                   for (std::int64_t j = cols.begin; j < cols.end; j += cols.step)
                                      if (v({at[0], at[1], i, j}) > v(best)) best[2] = i, best[3] = j;
                                  values(at) = v(best);
                                  places(at) = double(best[2] * x[3] + best[3]);
@@ -235,6 +287,8 @@ LEVIN_OP_CASE(max_pool2d_with_indices) {
   add({2, 2, 5, 4}, {.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}}, 3, 5);
   add({1, 3, 5, 7}, {.ceil_mode = true}, 3, 4);
   add({0, 2, 4, 4}, {}, 2, 2);
+  add({2, 2, 5, 4}, {.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}, .dilation = {2, 3}}, 2, 3);
+  add({1, 3, 5, 7}, {.dilation = {2, 4}, .ceil_mode = true}, 2, 2);
   c.errors.push_back({"rank",
                       [] {
                         (void)max_pool2d_with_indices(zeros({3, 3}, cpu), {});
@@ -298,16 +352,18 @@ LEVIN_OP_CASE(max_pool_with_indices) {
     values.each([&](const At& at) {
       const Seen d = axes[0](at[2]), h = axes[1](at[3]), w = axes[2](at[4]);
       At best{at[0], at[1], d.begin, h.begin, w.begin};
-      for (std::int64_t i = d.begin; i < d.end; ++i)
-        for (std::int64_t j = h.begin; j < h.end; ++j)
-          for (std::int64_t k = w.begin; k < w.end; ++k)
+      for (std::int64_t i = d.begin; i < d.end; i += d.step)
+        for (std::int64_t j = h.begin; j < h.end; j += h.step)
+          for (std::int64_t k = w.begin; k < w.end; k += w.step)
             if (v({at[0], at[1], i, j, k}) > v(best)) best = {at[0], at[1], i, j, k};
       values(at) = v(best);
       places(at) = double((best[2] * x.size(3) + best[3]) * x.size(4) + best[4]);
     });
     return Tensors{values.tensor(), places.tensor(DType::i64)};
   };
-  for (const Sample3d& s : samples_3d()) {
+  std::vector<Sample3d> samples = samples_3d();
+  for (const Sample3d& s : dilated_3d()) samples.push_back(s);
+  for (const Sample3d& s : samples) {
     c.samples.push_back({.inputs = {real(s.x)},
                          .call =
                              [=](const Tensors& in) {
@@ -326,7 +382,8 @@ LEVIN_OP_CASE(max_pool_with_indices) {
                          .reference =
                              [=](const Tensors& in) {
                                const Axis one = [](std::int64_t) { return Seen{0, 1, 1}; };
-                               const Axis axis = strided(x[2], o.kernel, o.stride.value_or(o.kernel), o.padding, true);
+                               const Axis axis =
+                                   strided(x[2], o.kernel, o.stride.value_or(o.kernel), o.padding, true, o.dilation);
                                Tensors y = reference(unsqueeze(unsqueeze(in[0], 2), 2), {1, 1, out}, {one, one, axis});
                                for (Tensor& t : y) t = squeeze(t, {2, 3});
                                return y;
@@ -336,6 +393,7 @@ LEVIN_OP_CASE(max_pool_with_indices) {
   along({2, 3, 7}, {.kernel = 3, .stride = 2, .padding = 1}, 4);
   along({1, 2, 9}, {.kernel = 3, .stride = 3, .padding = 1, .ceil_mode = true}, 4);
   along({0, 3, 4}, {}, 2);
+  along({2, 3, 9}, {.kernel = 3, .stride = 2, .padding = 1, .dilation = 3}, 3);
   c.errors.push_back({"rank of a sequence",
                       [] {
                         (void)max_pool1d_with_indices(zeros({3, 3}, cpu), {});
@@ -442,6 +500,11 @@ LEVIN_OP_CASE(lp_pool2d) {
                         (void)lp_pool2d(zeros({1, 1, 4, 4}, cpu), 2, {.padding = {1, 0}});
                       },
                       throws<ConfigError>, "lp_pool2d: padding is 1 and 0, expected 0"});
+  c.errors.push_back({"dilation",
+                      [] {
+                        (void)lp_pool2d(zeros({1, 1, 4, 4}, cpu), 2, {.dilation = {1, 2}});
+                      },
+                      throws<ConfigError>, "lp_pool2d: dilation is 2, expected 1"});
   for (const double p : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     c.errors.push_back({"p",
                         [p] {
@@ -504,6 +567,10 @@ TEST_CASE("of equal elements of a volume the place of the first is given, of -in
     const Tensor places = max_pool3d_with_indices(full({1, 1, 1, 2, 2}, v, cpu), o).indices;
     CHECK(places.to_vector<std::int64_t>() ==
           std::vector<std::int64_t>{0, 0, 1, 0, 0, 1, 2, 2, 3, 0, 0, 1, 0, 0, 1, 2, 2, 3});
+    // F.max_pool3d(torch.zeros(1, 1, 2, 3, 3), 2, 1, 1, 2, return_indices=True)[1]
+    const PoolOptions3d gaps{.stride = {{1, 1, 1}}, .padding = {1, 1, 1}, .dilation = {2, 2, 2}};
+    CHECK(max_pool3d_with_indices(full({1, 1, 2, 3, 3}, v, cpu), gaps).indices.to_vector<std::int64_t>() ==
+          std::vector<std::int64_t>{13, 12, 13, 10, 9, 10, 13, 12, 13, 4, 3, 4, 1, 0, 1, 4, 3, 4});
   }
 }
 

@@ -2,16 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "levin/ops.h"
 #include "levin/shape.h"
 
 namespace levin {
 
-// ShapeError unless at least one window along dimension d of x fits: kernel and stride from 1 to 2^30, padding at most
-// half the kernel, and the dimension not empty.
+// Elements from the first that a window sees to its last.
+[[nodiscard]] inline std::int64_t pool_span(std::int64_t kernel, std::int64_t dilation) {
+  return (kernel - 1) * dilation + 1;
+}
+// ShapeError unless at least one window along dimension d of x fits and each sees an element: kernel, stride, dilation
+// and the span from 1 to 2^30, padding at most half the kernel, and the dimension not empty.
 void check_pool_axis(const char* op, const Shape& x, int d, std::int64_t kernel, std::int64_t stride,
-                     std::int64_t padding);
+                     std::int64_t padding, std::int64_t dilation);
+// ConfigError unless each is 1: for pools that take no other.
+void check_no_dilation(const char* op, std::span<const std::int64_t> dilation);
 
 // max_pool2d_with_indices before it widens the indices, which are i32.
 [[nodiscard]] ValuesIndices max_pool2d_places(const Tensor& x, const PoolOptions& options);

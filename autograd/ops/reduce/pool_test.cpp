@@ -85,6 +85,65 @@ const std::vector<PoolSample>& pool_samples() {
   };
   return samples;
 }
+// Of max pooling alone.
+const std::vector<PoolSample>& dilated_samples() {
+  static const std::vector<PoolSample> samples{
+      {{1, 1, 3, 3}, {.stride = {{1, 1}}, .dilation = {2, 2}}, 1, 1},
+      {{1, 2, 5, 7}, {.kernel = {2, 3}, .stride = {{1, 2}}, .dilation = {3, 1}}, 2, 3},
+      {{2, 1, 7, 6}, {.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}, .dilation = {2, 3}}, 3, 5},
+      {{1, 1, 6, 8}, {.stride = {{2, 3}}, .padding = {0, 1}, .dilation = {2, 2}, .ceil_mode = true}, 3, 3},
+      {{1, 2, 4, 6}, {.kernel = {1, 2}, .dilation = {5, 2}}, 4, 2},
+      // Each axis is as long as its dilation: some windows see one element.
+      {{1, 1, 3, 4}, {.stride = {{1, 1}}, .padding = {1, 1}, .dilation = {3, 4}}, 2, 2},
+      {{0, 2, 4, 4}, {.dilation = {2, 2}}, 1, 1},
+      // Rows of several vectors of windows, and windows that lie far apart.
+      {{1, 2, 20, 37}, {.kernel = {3, 3}, .stride = {{1, 1}}, .padding = {1, 1}, .dilation = {2, 2}}, 18, 35},
+      {{1, 2, 11, 40}, {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}, .dilation = {1, 3}}, 6, 18},
+      {{1, 1, 9, 60}, {.kernel = {2, 3}, .stride = {{1, 3}}, .dilation = {4, 2}}, 5, 19},
+  };
+  return samples;
+}
+
+// f(row, col) for the elements of window (i, j) of a plane, in order.
+void each_tap(const Shape& x, const PoolOptions& o, std::int64_t i, std::int64_t j,
+              const std::function<void(std::int64_t row, std::int64_t col)>& f) {
+  const auto stride = o.stride.value_or(o.kernel);
+  for (std::int64_t a = 0; a < o.kernel[0]; ++a) {
+    for (std::int64_t b = 0; b < o.kernel[1]; ++b) {
+      const std::int64_t r = i * stride[0] - o.padding[0] + a * o.dilation[0],
+                         c = j * stride[1] - o.padding[1] + b * o.dilation[1];
+      if (r >= 0 && r < x[2] && c >= 0 && c < x[3]) f(r, c);
+    }
+  }
+}
+// The place in x's plane of the largest element of each window.
+std::vector<std::int64_t> places_by_taps(const Tensor& x, const PoolOptions& o, std::int64_t oh, std::int64_t ow) {
+  const auto v = x.detach().to(DType::f64).to_vector<double>();
+  const std::int64_t pixels = x.size(2) * x.size(3);
+  std::vector<std::int64_t> places;
+  for (std::int64_t p = 0; p < x.size(0) * x.size(1); ++p) {
+    for (std::int64_t i = 0; i < oh; ++i) {
+      for (std::int64_t j = 0; j < ow; ++j) {
+        std::int64_t best = -1;
+        each_tap(x.shape(), o, i, j, [&](std::int64_t row, std::int64_t col) {
+          const std::int64_t at = row * x.size(3) + col;
+          const auto of = [&](std::int64_t place) { return v[static_cast<std::size_t>(p * pixels + place)]; };
+          if (best < 0 || of(at) > of(best) || std::isnan(of(at))) best = at;
+        });
+        places.push_back(best);
+      }
+    }
+  }
+  return places;
+}
+Tensor taken(const Tensor& x, const std::vector<std::int64_t>& places, std::int64_t oh, std::int64_t ow) {
+  const auto v = x.detach().to(DType::f64).to_vector<double>();
+  const std::int64_t pixels = x.size(2) * x.size(3), outputs = oh * ow;
+  std::vector<double> y;
+  for (std::size_t k = 0; k < places.size(); ++k)
+    y.push_back(v[static_cast<std::size_t>(std::int64_t(k) / outputs * pixels + places[k])]);
+  return from_data(y, {x.size(0), x.size(1), oh, ow}, cpu);
+}
 
 }  // namespace
 
@@ -96,6 +155,14 @@ LEVIN_OP_CASE(max_pool2d) {
          .call = [s](const Tensors& in) { return Tensors{max_pool2d(in[0], s.options)}; },
          .reference =
              [s](const Tensors& in) { return Tensors{pooled(in[0], s.oh, s.ow, true, strided(s.x, s.options))}; }});
+  }
+  for (const PoolSample& s : dilated_samples()) {
+    c.samples.push_back({.inputs = {real(s.x)},
+                         .call = [s](const Tensors& in) { return Tensors{max_pool2d(in[0], s.options)}; },
+                         .reference =
+                             [s](const Tensors& in) {
+                               return Tensors{taken(in[0], places_by_taps(in[0], s.options, s.oh, s.ow), s.oh, s.ow)};
+                             }});
   }
   c.samples.push_back({.inputs = {real({1, 2, 5, 3})},
                        .call =
@@ -131,6 +198,18 @@ LEVIN_OP_CASE(max_pool2d) {
                         (void)max_pool2d(zeros({1, 1, 3, 3}, cpu), {.stride = {{0, 1}}});
                       },
                       throws<ShapeError>, "max_pool2d: stride is 0"});
+  const auto refused = [&](const char* what, const Shape& x, const PoolOptions& o, const char* message) {
+    c.errors.push_back({what, [=] { (void)max_pool2d(zeros(x, cpu), o); }, throws<ShapeError>, message});
+  };
+  refused("no dilation", {1, 1, 3, 3}, {.dilation = {1, 0}}, "max_pool2d: dilation is 0, expected 1 to 2^30");
+  refused("negative dilation", {1, 1, 3, 3}, {.dilation = {-2, 1}}, "max_pool2d: dilation is -2");
+  refused("large dilation", {1, 1, 3, 3}, {.dilation = {1, std::int64_t{1} << 62}}, "max_pool2d: dilation is 46116860");
+  refused("dilated kernel", {1, 1, 3, 3}, {.dilation = {3, 1}},
+          "max_pool2d: the kernel is 2 along dimension 2, or 4 with dilation 3, x of shape [1, 1, 3, 3] has 3");
+  refused("padding of a dilated kernel", {1, 1, 9, 9}, {.kernel = {3, 3}, .padding = {2, 0}, .dilation = {2, 2}},
+          "max_pool2d: padding is 2, expected 0 to half the kernel 3");
+  refused("a window of padding", {1, 1, 4, 2}, {.padding = {1, 1}, .dilation = {1, 3}},
+          "max_pool2d: dimension 3 of x [1, 1, 4, 2] has 2 elements, expected the dilation 3 or more");
   return c;
 }
 
@@ -159,6 +238,11 @@ LEVIN_OP_CASE(avg_pool2d) {
                         (void)avg_pool2d(zeros({3, 3}, cpu), 2);
                       },
                       throws<ShapeError>, "avg_pool2d: x has shape [3, 3]"});
+  c.errors.push_back({"dilation",
+                      [] {
+                        (void)avg_pool2d(zeros({1, 1, 3, 3}, cpu), {.dilation = {1, 2}});
+                      },
+                      throws<ConfigError>, "avg_pool2d: dilation is 2, expected 1: only max pools have one"});
   c.errors.push_back({"adaptive",
                       [] {
                         (void)adaptive_avg_pool2d(zeros({1, 1, 0, 3}, cpu), {2, 2});
@@ -296,6 +380,44 @@ bool same_numbers(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+TEST_CASE("dilated max pooling takes what a plain loop takes, and its gradient goes there, special numbers included") {
+  for (const PoolSample& s : dilated_samples()) {
+    const PoolOptions& o = s.options;
+    CAPTURE(&s - dilated_samples().data());
+    for (const DType dtype : kFloatDTypes) {
+      CAPTURE(text(dtype));
+      for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+        CAPTURE(int(format));
+        for (const bool specials : {false, true}) {
+          Tensor x = drawn(s.x, dtype, 3, specials, 0, cpu).contiguous(format);
+          const auto places = places_by_taps(x, o, s.oh, s.ow);
+          const auto [y, at] = max_pool2d_with_indices(x, o);
+          CHECK(same_numbers(y, taken(x, places, s.oh, s.ow)));
+          CHECK(same_numbers(max_pool2d(x, o), y));  // which has no places
+          CHECK(at.contiguous().to_vector<std::int64_t>() == places);
+          x = x.detach();
+          x.requires_grad_();
+          const Tensor z = max_pool2d(x, o), gz = drawn(z.shape(), dtype, 4, false, 0, cpu);
+          std::vector<double> gx(static_cast<std::size_t>(x.numel()));
+          const auto g = gz.to(DType::f64).to_vector<double>();
+          for (std::size_t k = 0; k < places.size(); ++k)
+            gx[std::size_t(std::int64_t(k) / (s.oh * s.ow) * s.x[2] * s.x[3] + places[k])] += g[k];  // exact
+          const Tensor got = grad(std::array{z}, std::array{x}, std::array{gz})[0];
+          CHECK(equal(got.to(DType::f64).contiguous(), from_data(gx, s.x, cpu)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("of -inf alone dilated max pooling gives the place of a window's first element, as PyTorch does") {
+  // F.max_pool2d(torch.full((1, 1, 3, 4), -math.inf), 2, 1, 1, 2, return_indices=True)[1]
+  const PoolOptions o{.stride = {{1, 1}}, .padding = {1, 1}, .dilation = {2, 2}};
+  const Tensor x = full({1, 1, 3, 4}, -std::numeric_limits<double>::infinity(), cpu);
+  CHECK(max_pool2d_with_indices(x, o).indices.to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{5, 4, 5, 6, 1, 0, 1, 2, 5, 4, 5, 6});
+}
+
 TEST_CASE("pooling on a device has the numbers of the cpu: windows of any size, rows of any width, special numbers") {
   DEVICE_OR_SKIP();
   const PoolOptions options[] = {
@@ -306,9 +428,14 @@ TEST_CASE("pooling on a device has the numbers of the cpu: windows of any size, 
       {.kernel = {3, 3}, .stride = {{2, 2}}},
       {.kernel = {3, 3}, .stride = {{1, 1}}, .padding = {1, 1}},
       {.kernel = {2, 3}, .stride = {{3, 1}}, .padding = {1, 0}, .ceil_mode = true},
+      // The first has the span, stride and padding of usual windows.
+      {.stride = {{2, 2}}, .padding = {1, 1}, .dilation = {2, 2}},
+      {.kernel = {2, 3}, .stride = {{1, 2}}, .padding = {1, 1}, .dilation = {2, 2}},
+      {.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}, .dilation = {1, 3}, .ceil_mode = true},
   };
   // Rows of whole vectors, of other widths, and of one element; rows and columns that no window sees.
-  const Shape shapes[] = {{2, 2, 6, 32}, {1, 2, 9, 64}, {1, 3, 7, 31}, {1, 2, 5, 18}, {2, 3, 5, 3}, {1, 2, 3, 16}};
+  const Shape shapes[] = {{2, 2, 6, 32}, {1, 2, 9, 64}, {1, 3, 7, 31}, {1, 2, 5, 18},
+                          {2, 3, 5, 3},  {1, 2, 3, 16}, {2, 2, 5, 8},  {1, 2, 7, 24}};
   for (const Shape& shape : shapes) {
     for (const PoolOptions& o : options) {
       for (const std::int64_t offset : {0, 1}) {
@@ -322,7 +449,10 @@ TEST_CASE("pooling on a device has the numbers of the cpu: windows of any size, 
             const ValuesIndices want = max_pool2d_with_indices(x, o), got = max_pool2d_with_indices(there, o);
             CHECK(same_numbers(got.values, want.values));
             CHECK(same_numbers(got.indices, want.indices));
-            CHECK(same_numbers(avg_pool2d(there, o), avg_pool2d(x, o)));
+            for (const Tensor& values : {max_pool2d(x, o), max_pool2d(there, o)})  // which have no places
+              CHECK(same_numbers(values, want.values));
+            const bool has_mean = o.dilation == std::array<std::int64_t, 2>{1, 1};
+            if (has_mean) CHECK(same_numbers(avg_pool2d(there, o), avg_pool2d(x, o)));
             const auto gradient = [&](const Tensor& in, bool largest) {
               Tensor leaf = in.detach();
               leaf.requires_grad_();
@@ -331,7 +461,7 @@ TEST_CASE("pooling on a device has the numbers of the cpu: windows of any size, 
               return grad(std::span(&y, 1), std::span(&leaf, 1), std::span(&gy, 1))[0];
             };
             CHECK(same_numbers(gradient(there, true), gradient(x, true)));
-            CHECK(same_numbers(gradient(there, false), gradient(x, false)));
+            if (has_mean) CHECK(same_numbers(gradient(there, false), gradient(x, false)));
           }
         }
       }

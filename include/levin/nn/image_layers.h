@@ -88,6 +88,7 @@ struct Pool1dOptions {
   std::int64_t kernel = 2;
   std::optional<std::int64_t> stride{};  // default: the kernel
   std::int64_t padding = 0;              // at most half the kernel
+  std::int64_t dilation = 1;             // max pooling
   bool ceil_mode = false;                // as in PoolOptions
   bool count_include_pad = true;         // average pooling
 };
@@ -108,7 +109,7 @@ class MaxPool1d : public OpModule<Pool1dOptions> {
 };
 class AvgPool1d : public OpModule<Pool1dOptions> {
  public:
-  using OpModule::OpModule;
+  LEVIN_API AvgPool1d(Module& parent, std::string_view name, Options given = {});  // ConfigError for a dilation
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(avg_pool1d(x, pool_options(options))); }
 };
 
@@ -116,6 +117,7 @@ struct Pool3dOptions {  // as Pool1dOptions
   Size3 kernel = 2;
   std::optional<Size3> stride{};
   Size3 padding = 0;
+  Size3 dilation = 1;
   bool ceil_mode = false;
   bool count_include_pad = true;
 };
@@ -136,7 +138,7 @@ class MaxPool3d : public OpModule<Pool3dOptions> {
 };
 class AvgPool3d : public OpModule<Pool3dOptions> {
  public:
-  using OpModule::OpModule;
+  LEVIN_API AvgPool3d(Module& parent, std::string_view name, Options given = {});  // ConfigError for a dilation
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(avg_pool3d(x, pool_options(options))); }
 };
 

@@ -505,6 +505,7 @@ struct Pool2dOptions {
   Size2 kernel = 2;
   std::optional<Size2> stride{};  // default: the kernel
   Size2 padding = 0;              // at most half the kernel
+  Size2 dilation = 1;             // max pooling
   bool ceil_mode = false;         // as in PoolOptions
   bool count_include_pad = true;  // average pooling
 };
@@ -525,7 +526,7 @@ class MaxPool2d : public OpModule<Pool2dOptions> {
 };
 class AvgPool2d : public OpModule<Pool2dOptions> {
  public:
-  using OpModule::OpModule;
+  LEVIN_API AvgPool2d(Module& parent, std::string_view name, Options given = {});  // ConfigError for a dilation
   Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(avg_pool2d(x, pool_options(options))); }
 };
 struct AdaptivePool2dOptions {
