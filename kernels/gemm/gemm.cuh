@@ -150,9 +150,11 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // A copy of B costs as much as the products of 3 row tiles on a core with two FMA units of 512 bits, so it pays where
 // many tiles read B, or where B is slow to read as it lies. On an Intel core with 12 lines a set of L1, f32 products
 // from B as it lies were 2 % slower than from panels, and 24 % where its rows were a multiple of 4,096 bytes apart and
-// so fell into two sets; products from rows of A as they lie were as fast as from copies at every distance. An AMD core
-// (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes apart are copied, and B for more than 3 tiles.
-// With AVX2 such rows are transposed into tiles, where kPanelsOfTiles and more panels use them (n of 241).
+// so fell into two sets. The 14 rows of a tile of A so far apart are more than a set holds. On a quiet machine they
+// cost nothing; where other guests used the cores too, 1,024^3 on two of them took 11.1 ms from such rows and 9.5 from
+// tiles, and 2,048^3 89 ms and 74. An AMD core (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes
+// apart are copied, and B for more than 3 tiles. Rows become tiles (reads_tiles) where kPanelsOfTiles and more panels
+// use them.
 // Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A is the smaller matrix, the plan
 // is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and tiles are transposed on their
 // way to C, a few of a panel together: a tile alone is less than a line of C wide, and rows of C whose distance is a
@@ -177,7 +179,11 @@ inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
   return bytes % 4096 == 0 ? 12 : 96;
 }
 // Whether the rows of a tile of A, `bytes` apart, are read as they lie.
-inline bool rows_in_place(int64_t bytes, int l1_ways) { return l1_ways >= kWideL1 || bytes % 1024 != 0; }
+inline bool rows_in_place(int64_t bytes, int l1_ways) { return bytes % (l1_ways >= kWideL1 ? 4096 : 1024) != 0; }
+// Whether copies of such rows are read fastest as [k, rows of a tile].
+inline bool reads_tiles(int l1_ways) {
+  return LEVIN_VECTOR_BYTES == 32 || (LEVIN_VECTOR_BYTES == 64 && l1_ways >= kWideL1);
+}
 
 // How a product is cut. F is the type of its sums.
 template <class F>
@@ -213,7 +219,7 @@ struct GemmPlan {
     bool pack_a = !reads_a;
     if (reads_a && a.col == 1) pack_a = panels > 2 && !rows_in_place(a.row * int64_t(sizeof(T)), l1_ways);
     if (reads_a && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
-    const bool turns_tiles = kReadsTiles && kPlain && a.col == 1 && panels >= kPanelsOfTiles;
+    const bool turns_tiles = reads_tiles(l1_ways) && kPlain && a.col == 1 && panels >= kPanelsOfTiles;
     if (pack_a) packed_a = (a.row == 1 && a.col != 1) || turns_tiles ? PackedA::tiles : PackedA::rows;
     // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
     a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));

@@ -200,10 +200,12 @@ TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, fl
 
 TEST_CASE_TEMPLATE("gemm has the same bits whatever is copied, and for B^T as for B", T, float, double, bf16) {
   // From 1,100 on k is longer than a block. A task transposes four tiles of the seventh size together, and packs four
-  // panels of the eighth. Of the last two, tasks of two threads pack rows of A of their own. Pairs of bf16 are read
-  // from rows of A where they lie, unless these begin at odd places or k is odd.
-  const GemmSize sizes[] = {{64, 512, 784},  {17, 300, 40},    {37, 1000, 65},  {200, 130, 512}, {20, 45, 1100},
-                            {30, 300, 2300}, {40, 1500, 1100}, {300, 1100, 70}, {300, 256, 256}, {250, 250, 1280}};
+  // panels of the eighth. Of the ninth and tenth, tasks of two threads pack rows of A of their own. Rows of the last
+  // one are a multiple of 4,096 bytes apart in f32 and f64. Pairs of bf16 are read from rows of A where they lie,
+  // unless these begin at odd places or k is odd.
+  const GemmSize sizes[] = {{64, 512, 784},  {17, 300, 40},    {37, 1000, 65},   {200, 130, 512},
+                            {20, 45, 1100},  {30, 300, 2300},  {40, 1500, 1100}, {300, 1100, 70},
+                            {300, 256, 256}, {250, 250, 1280}, {30, 600, 1024}};
   for (const Cpu& on : cpus())
     for (const GemmSize& size : sizes)
       for (const bool biased : {false, true}) {

@@ -10,7 +10,7 @@
 // with AVX-512 (28 of 32 registers hold sums), 6 with AVX2, 4 with SSE2; each height 1..H has its own code, and m is
 // cut into heights that differ by at most one, so no row is wasted. Four steps at once have more loads of A under way:
 // rows of A that come from the last cache then cost that core 3 % in place of 9. With AVX2 the strides of four steps
-// do not fit into registers. There a tile that is packed as [k, H], at constant distances from one pointer, takes two
+// do not fit into registers. A tile that is packed as [k, H] lies at constant distances from one pointer, and takes two
 // steps at once: on a Zen 3 core beside MKL, 512^3 goes from 0.93 to 1.01 of its speed. Few steps ask for the lines of
 // C between them, a row at a time: all at once would fill the buffers that A and B come through, 5 % of a product of
 // 128 x 64 by 64 x 128. Every element of C is one chain of fused (base: rounded) multiply-adds in ascending k, in
@@ -58,8 +58,8 @@ inline constexpr int kLanes = LEVIN_VECTOR_BYTES / int(sizeof(F));
 inline constexpr int kTileRows = LEVIN_VECTOR_BYTES == 64 ? 14 : LEVIN_VECTOR_BYTES == 32 ? 6 : 4;
 template <class F>
 inline constexpr int kTileCols = 2 * kLanes<F>;
-// Whether tiles of large products read A fastest where it is packed as [k, rows of the tile].
-inline constexpr bool kReadsTiles = LEVIN_VECTOR_BYTES == 32;
+// Whether there is a loop for A where it is packed as [k, rows of the tile].
+inline constexpr bool kHasTileLoop = LEVIN_VECTOR_BYTES >= 32;
 
 // Where a tile puts its sums: c = alpha * sum + beta * c + col_bias + row_bias; c is not read when beta is 0.
 template <class F>
@@ -157,7 +157,7 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
         row, ahead, [&](int i) __attribute__((always_inline)) { return p[i / 3][(i % 3) * a_row + at]; });
   };
   constexpr bool kLarge = V == 2 && 4 * H > 3 * kTileRows;  // the heights of large products
-  constexpr bool kTwoSteps = kLarge && kReadsTiles, kFourSteps = kLarge && !kReadsTiles;
+  constexpr bool kTwoSteps = kLarge && kHasTileLoop, kFourSteps = kLarge && LEVIN_VECTOR_BYTES != 32;
   const F* ahead = b + kAhead * b_row;
   int64_t kk = 0, span = (k + H - 1) / H;
   if (kTwoSteps && a_row == 1 && a_col == H && k >= 128) {
