@@ -31,6 +31,19 @@ std::int64_t each_matrix(const Cpu& on, std::int64_t batch, std::int64_t work, c
 }
 std::int64_t cube(std::int64_t n) { return n * n * n; }
 
+// body(matrix, first column, columns) over k columns of the right side of each of the batch, which have nothing to do
+// with each other. Pieces depend on k alone, so the number of threads changes no bits.
+template <class F>
+void each_right_side(const Cpu& on, std::int64_t batch, std::int64_t n, std::int64_t k, const F& body) {
+  constexpr std::int64_t kColumns = 64;
+  const std::int64_t pieces = (k + kColumns - 1) / kColumns;
+  (void)each_matrix(on, batch * pieces, n * n * std::min(k, kColumns), [&](std::int64_t at) {
+    const std::int64_t first = at % pieces * kColumns;
+    body(at / pieces, first, std::min(kColumns, k - first));
+    return true;
+  });
+}
+
 template <class T>
 struct ByEigen final : Linalg<T> {
   std::int64_t lu(const Cpu& on, T* a, std::int64_t* rows, std::int64_t batch, std::int64_t n) const override {
@@ -46,12 +59,13 @@ struct ByEigen final : Linalg<T> {
   void lu_solve(const Cpu& on, const T* lu, const std::int64_t* rows, const T* b, T* x, std::int64_t batch,
                 std::int64_t n, std::int64_t k, bool transposed) const override {
     if (n == 0 || k == 0) return;
-    (void)each_matrix(on, batch, n * n * k, [&](std::int64_t i) {
+    each_right_side(on, batch, n, k, [&](std::int64_t i, std::int64_t first, std::int64_t columns) {
       const ConstColumns<T> both(lu + i * n * n, n, n);
       const auto l = both.template triangularView<Eigen::UnitLower>();
       const auto u = both.template triangularView<Eigen::Upper>();
-      const ConstRows<T> right(b + i * n * k, n, k);
-      Rows<T> out(x + i * n * k, n, k);
+      const auto right = ConstRows<T>(b + i * n * k, n, k).middleCols(first, columns);
+      Rows<T> all(x + i * n * k, n, k);
+      auto out = all.middleCols(first, columns);
       if (transposed) {
         Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> y = right;
         u.transpose().solveInPlace(y);
@@ -62,16 +76,16 @@ struct ByEigen final : Linalg<T> {
         l.solveInPlace(out);
         u.solveInPlace(out);
       }
-      return true;
     });
   }
 
   void solve_triangular(const Cpu& on, const T* a, T* x, std::int64_t batch, std::int64_t n, std::int64_t k,
                         TriangularForm form) const override {
     if (n == 0 || k == 0) return;
-    (void)each_matrix(on, batch, n * n * k, [&](std::int64_t i) {
+    each_right_side(on, batch, n, k, [&](std::int64_t i, std::int64_t first, std::int64_t columns) {
       const ConstRows<T> whole(a + i * n * n, n, n);
-      Rows<T> y(x + i * n * k, n, k);
+      Rows<T> all(x + i * n * k, n, k);
+      auto y = all.middleCols(first, columns);
       const auto solve = [&]<unsigned kMode>(std::integral_constant<unsigned, kMode>) {
         const auto triangle = whole.template triangularView<kMode>();
         form.transposed ? triangle.transpose().solveInPlace(y) : triangle.solveInPlace(y);
@@ -80,28 +94,6 @@ struct ByEigen final : Linalg<T> {
       if (form.upper && !form.unit) solve(std::integral_constant<unsigned, Eigen::Upper>{});
       if (!form.upper && form.unit) solve(std::integral_constant<unsigned, Eigen::UnitLower>{});
       if (!form.upper && !form.unit) solve(std::integral_constant<unsigned, Eigen::Lower>{});
-      return true;
-    });
-  }
-
-  void determinant(const Cpu& on, const T* a, T* sign, T* log_size, T* det, std::int64_t batch,
-                   std::int64_t n) const override {
-    (void)each_matrix(on, batch, cube(n), [&](std::int64_t i) {
-      T signs = 1, logs = 0, product = 1;
-      if (n > 0) {
-        const Eigen::PartialPivLU<Matrix<T>> lu(ConstColumns<T>(a + i * n * n, n, n));
-        product = signs = static_cast<T>(lu.permutationP().determinant());
-        for (std::int64_t k = 0; k < n; ++k) {
-          const T pivot = lu.matrixLU()(k, k);
-          product *= pivot;
-          logs += std::log(std::abs(pivot));
-          signs *= pivot < 0 ? T(-1) : pivot > 0 ? T(1) : pivot;
-        }
-      }
-      if (sign) sign[i] = signs;
-      if (log_size) log_size[i] = logs;
-      if (det) det[i] = product;
-      return true;
     });
   }
 

@@ -28,9 +28,6 @@ struct Linalg {
   // x = a^-1 x of a triangle of a [n, n]: a, and x [n, k], by rows.
   virtual void solve_triangular(const Cpu& on, const T* a, T* x, std::int64_t batch, std::int64_t n, std::int64_t k,
                                 TriangularForm form) const = 0;
-  // The determinant as sign, log of its size, and itself, one of each a matrix; null where not wanted.
-  virtual void determinant(const Cpu& on, const T* a, T* sign, T* log_size, T* det, std::int64_t batch,
-                           std::int64_t n) const = 0;
   // Lower l with a = l l^T from the lower triangle of a, in place and by rows; fails unless a is positive definite.
   virtual std::int64_t cholesky(const Cpu& on, T* a, std::int64_t batch, std::int64_t n) const = 0;
   // a [m, n] = q r with q [m, k], r [k, n], k = min(m, n). Householder reflections.
@@ -45,6 +42,12 @@ struct Linalg {
 // The one of on's level. A build without Eigen throws UnsupportedError.
 template <class T>
 [[nodiscard]] const Linalg<T>& linalg(const Cpu& on);
+
+// The determinants of what lu() made, as sign, log of their size, and themselves, one of each a matrix; null where not
+// wanted.
+template <class T>
+void determinants_of_lu(const T* lu, const std::int64_t* rows, T* sign, T* log_size, T* det, std::int64_t batch,
+                        std::int64_t n);
 
 // Eigen compiled for a level of x86 (kernels/executor/each_level.h), by eigen_base.cpp and eigen_v3.cpp.
 namespace base {

@@ -57,18 +57,47 @@ void check_all(const char* op, std::int64_t failed, const char* why) {
   if (failed >= 0) fail<ConfigError>(op, ": matrix ", failed, " of the batch ", why);
 }
 
-// a = p^-1 l u: l and u in one matrix, and the rows of p a. What solves with it carries the derivative.
+// a = p^-1 l u: l and u in one matrix, the rows of p a, and the first matrix that is singular or -1.
+struct Lu {
+  Stash lu{}, rows{};
+  std::int64_t singular = -1;
+
+  Lu() = default;
+  Lu(const OpInfo& info, const Tensor& a)
+      : lu(copy_of(turned(a))), rows(empty(a.shape().removed(a.rank() - 1), a.device(), DType::i64)) {
+    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
+      singular = linalg<T>(on).lu(on, ptr<T>(lu), ptr<std::int64_t>(rows), batch_of(a.shape()), a.size(-1));
+    });
+  }
+  // The determinants; empty tensors where not wanted.
+  void determinants(const OpInfo& info, const Tensor& sign, const Tensor& log_size, const Tensor& det) const {
+    dispatch(info, lu, kWideFloats, [&]<class T>(const Cpu&, T) {
+      const auto to = [](const Tensor& t) { return t.defined() ? ptr<T>(t) : nullptr; };
+      kernels::cpu::determinants_of_lu(ptr<const T>(lu), ptr<const std::int64_t>(rows), to(sign), to(log_size), to(det),
+                                       batch_of(lu.shape()), lu.size(-1));
+    });
+  }
+};
+void check_regular(const char* op, const Lu& f) { check_all(op, f.singular, "is singular"); }
+// x with a x = b, or a^T x = b.
+Tensor solved(const OpInfo& info, const Tensor& lu, const Tensor& rows, const Tensor& b, bool transposed) {
+  Tensor x = empty(b.shape(), b.device(), b.dtype());
+  const Tensor factors = lu.contiguous(), places = rows.contiguous(), right = b.contiguous();
+  dispatch(info, b, kWideFloats, [&]<class T>(const Cpu& on, T) {
+    linalg<T>(on).lu_solve(on, ptr<const T>(factors), ptr<const std::int64_t>(places), ptr<const T>(right), ptr<T>(x),
+                           batch_of(b.shape()), b.size(-2), b.size(-1), transposed);
+  });
+  return x;
+}
+
+// What solves with it carries the derivative.
 struct LuFactor {
   static constexpr OpInfo info{.name = "lu_factor"};
 
   std::array<Tensor, 2> forward(const Tensor& a) {
-    Tensor lu = copy_of(turned(a));
-    Tensor rows = empty(a.shape().removed(a.rank() - 1), a.device(), DType::i64);
-    dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all("solve", linalg<T>(on).lu(on, ptr<T>(lu), ptr<std::int64_t>(rows), batch_of(a.shape()), a.size(-1)),
-                "is singular");
-    });
-    return {lu, rows};
+    const Lu f(info, a);
+    check_regular("solve", f);
+    return {f.lu, f.rows};
   }
 };
 
@@ -83,12 +112,7 @@ struct LuSolve {
     a = a_;
     lu = lu_;
     rows = rows_;
-    Tensor y = empty(b.shape(), b.device(), b.dtype());
-    const Tensor factors = lu_.contiguous(), places = rows_.contiguous(), right = b.contiguous();
-    dispatch(info, b, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).lu_solve(on, ptr<const T>(factors), ptr<const std::int64_t>(places), ptr<const T>(right), ptr<T>(y),
-                             batch_of(b.shape()), b.size(-2), b.size(-1), transposed);
-    });
+    Tensor y = solved(info, lu_, rows_, b, transposed);
     x = y;
     return y;
   }
@@ -106,6 +130,29 @@ Tensor solve_by_lu(const Tensor& a, const Tensor& b) {
   const Shape front = front_of(b.shape()), square = with_matrix(front, a.size(-2), a.size(-1));
   return apply(LuSolve{}, expand(a, square), b, expand(lu, square),
                expand(rows, front.inserted(front.rank(), a.size(-1))));
+}
+
+struct Inverse {
+  static constexpr OpInfo info{.name = "inv"};
+  SavedOutput x{};
+
+  Tensor forward(const Tensor& a) {
+    const Lu f(info, a);
+    check_regular(info.name, f);
+    Tensor y = solved(info, f.lu, f.rows, expand(eye_of(a), a.shape()), false);
+    x = y;
+    return y;
+  }
+  auto saved_outputs() { return std::tie(x); }
+  Grads<1> backward(const Tensor& gx, Need<1>) {
+    const Tensor t = turned(x.get());
+    return {neg(matmul(matmul(t, gx), t))};
+  }
+};
+// a^-T by its LU, with its derivative in a.
+Tensor inverse_transposed(const char* op, const Tensor& a, const Lu& f) {
+  check_regular(op, f);
+  return apply(LuSolve{true}, a, expand(eye_of(a), a.shape()), f.lu, f.rows);
 }
 
 // x with a x = b for the triangle of a that form names.
@@ -150,15 +197,13 @@ struct Det {
   static constexpr OpInfo info{.name = "det"};
   SavedInput a{};
   SavedOutput y{};
+  Lu factor{};
 
   Tensor forward(const Tensor& a_) {
     a = a_;
+    factor = Lu(info, a_);
     Tensor out = empty(front_of(a_.shape()), a_.device(), a_.dtype());
-    const Tensor columns = by_columns(a_);
-    dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).determinant(on, ptr<const T>(columns), nullptr, nullptr, ptr<T>(out), batch_of(a_.shape()),
-                                a_.size(-1));
-    });
+    factor.determinants(info, {}, {}, out);
     y = out;
     return out;
   }
@@ -167,7 +212,7 @@ struct Det {
     const Tensor& m = a.get();
     if (m.numel() == 0) return {zeros(m.shape(), m.device(), m.dtype())};
     const bool is_regular = m.device().is_meta() || all(ne(y.get().detach(), 0)).item<bool>();
-    if (is_regular) return {as_column(as_column(gy * y.get())) * turned(inv(m))};
+    if (is_regular) return {as_column(as_column(gy * y.get())) * inverse_transposed(info.name, m, factor)};
     // The cofactors: det(u) det(vh) u diag(products of the other singular values) vh.
     const Svd f = svd(m);
     const Tensor sign = (det(f.u) * det(f.vh)).detach();
@@ -178,19 +223,17 @@ struct Det {
 struct LogDet {
   static constexpr OpInfo info{.name = "slogdet"};
   SavedInput a{};
+  Lu factor{};
 
   std::array<Tensor, 2> forward(const Tensor& a_) {
     a = a_;
+    factor = Lu(info, a_);
     Tensor sign = empty(front_of(a_.shape()), a_.device(), a_.dtype()), logs = empty_like(sign);
-    const Tensor columns = by_columns(a_);
-    dispatch(info, a_, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).determinant(on, ptr<const T>(columns), ptr<T>(sign), ptr<T>(logs), nullptr, batch_of(a_.shape()),
-                                a_.size(-1));
-    });
+    factor.determinants(info, sign, logs, {});
     return {sign, logs};
   }
   Grads<1> backward(const Tensor&, const Tensor& gy, Need<1>) {
-    return {as_column(as_column(gy)) * turned(inv(a.get()))};
+    return {as_column(as_column(gy)) * inverse_transposed(info.name, a.get(), factor)};
   }
 };
 
@@ -356,6 +399,7 @@ struct Pinv {
 #if LEVIN_EIGEN
 LEVIN_OP_TABLE(LuFactor)
 LEVIN_OP_TABLE(LuSolve)
+LEVIN_OP_TABLE(Inverse)
 LEVIN_OP_TABLE(SolveTriangular)
 LEVIN_OP_TABLE(Det)
 LEVIN_OP_TABLE(LogDet)
@@ -384,7 +428,7 @@ Tensor solve(const Tensor& a, const Tensor& b) {
 
 Tensor inv(const Tensor& a) {
   check_square("inv", a);
-  return solve_by_lu(a, expand(eye_of(a), a.shape()));
+  return apply(Inverse{}, a);
 }
 
 Tensor solve_triangular(const Tensor& a, const Tensor& b, Triangular options) {

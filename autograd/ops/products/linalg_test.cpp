@@ -223,7 +223,7 @@ LEVIN_OP_CASE(linalg_solve_triangular) {
 
 LEVIN_OP_CASE(linalg_inv) {
   OpCase c = factors(
-      {"solve", "lu_factor"},
+      {"inv"},
       [](const Tensor& x) {
         return Tensors{matmul(inv(regular(x)), regular(x)), inv(regular(x))};
       },
@@ -232,6 +232,11 @@ LEVIN_OP_CASE(linalg_inv) {
       },
       kSquares);
   add_square_errors(c, "inv", [](const Tensor& a) { (void)inv(a); });
+  c.errors.push_back({"singular",
+                      [] {
+                        (void)inv(matrix({1, 0, 0, 1, 1, 2, 2, 4}, {2, 2, 2}));
+                      },
+                      throws<ConfigError>, "inv: matrix 1 of the batch is singular"});
   return c;
 }
 
@@ -433,6 +438,15 @@ TEST_CASE("factors of known matrices, and determinants of singular ones with the
   CHECK(singular.sign.item() == 0);
   CHECK(singular.logabsdet.item() == -kInf);
   CHECK(det(zeros({0, 0}, cpu)).item() == 1);
+  // Rows in another order: one exchange, a cycle of three, and both.
+  const Tensor two = matrix({0, 1, 1, 0}, {2, 2}), three = matrix({0, 1, 0, 0, 0, 1, 1, 0, 0}, {3, 3});
+  const Tensor five = matrix({0, 0, 2, 0, 0, 3, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, 0}, {5, 5});
+  CHECK(det(two).item() == -1);
+  CHECK(det(three).item() == 1);
+  CHECK(det(five).item() == -210);
+  CHECK(slogdet(two).sign.item() == -1);
+  CHECK(slogdet(three).sign.item() == 1);
+  CHECK(slogdet(five).sign.item() == -1);
   // Cofactors: of rank n - 1, and of rank n - 2, where all are 0.
   Tensor a = matrix({1, 2, 2, 4}, {2, 2}), none = zeros({3, 3}, cpu, DType::f64);
   a.requires_grad_();
