@@ -6,7 +6,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/products/image_parts.h"
 #include "kernels/executor/dispatch.h"
-#include "kernels/image/resample.cuh"
+#include "kernels/image/resample_device.cuh"
 #include "levin/extend.h"
 #include "levin/ops.h"
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "autograd/ops/index/rank_rows.h"
 #include "autograd/ops/pointwise/plain_test.h"

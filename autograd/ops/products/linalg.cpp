@@ -69,7 +69,7 @@ struct Lu {
       singular = linalg<T>(on).lu(on, ptr<T>(lu), ptr<std::int64_t>(rows), batch_of(a.shape()), a.size(-1));
     });
   }
-  // The determinants; empty tensors where not wanted.
+  // The determinants, into tensors that are undefined where not wanted.
   void determinants(const OpInfo& info, const Tensor& sign, const Tensor& log_size, const Tensor& det) const {
     dispatch(info, lu, kWideFloats, [&]<class T>(const Cpu&, T) {
       const auto to = [](const Tensor& t) { return t.defined() ? ptr<T>(t) : nullptr; };
@@ -132,6 +132,7 @@ Tensor solve_by_lu(const Tensor& a, const Tensor& b) {
                expand(rows, front.inserted(front.rank(), a.size(-1))));
 }
 
+// a^-1. It has a gradient of its own: two products in place of a system and a product.
 struct Inverse {
   static constexpr OpInfo info{.name = "inv"};
   SavedOutput x{};
