@@ -37,12 +37,16 @@ typedef uint16_t HalfBits __attribute__((vector_size(LEVIN_VECTOR_BYTES / 2)));
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
 
+// Whether instructions convert a whole V of numbers of 16 bits at once.
+template <class V>
+inline constexpr bool kConvertsWhole = LEVIN_VECTOR_BYTES >= 32 && sizeof(V) == LEVIN_VECTOR_BYTES;
+
 // The V, a vector or a single number, at p. Numbers of 16 bits are widened.
 template <class V, class T>
 [[gnu::always_inline]] inline V load(const T* p) {
   if constexpr (kIsHalf<T> && std::is_same_v<V, float>) {
     return float(*p);
-  } else if constexpr (kIsHalf<T>) {
+  } else if constexpr (kIsHalf<T> && kConvertsWhole<V>) {
     // (maskz: the plain forms make g++ 12 warn about an uninitialised value in its own header.)
 #if LEVIN_VECTOR_BYTES == 64
     __m256i narrow;
@@ -54,11 +58,11 @@ template <class V, class T>
     std::memcpy(&narrow, p, sizeof narrow);
     if constexpr (std::is_same_v<T, f16>) return V(_mm256_cvtph_ps(narrow));
     return V(FloatBits(_mm256_cvtepu16_epi32(narrow)) << 16);
-#else
-    V v;
+#endif
+  } else if constexpr (kIsHalf<T>) {
+    V v{};
     for (int l = 0; l < int(sizeof v / sizeof v[0]); ++l) v[l] = float(p[l]);
     return v;
-#endif
   } else {
     V v;
     std::memcpy(&v, p, sizeof v);
@@ -71,7 +75,7 @@ template <class T, class V>
 [[gnu::always_inline]] inline void put(T* p, V v) {
   if constexpr (kIsHalf<T> && std::is_same_v<V, float>) {
     *p = T(v);
-  } else if constexpr (kIsHalf<T>) {
+  } else if constexpr (kIsHalf<T> && kConvertsWhole<V>) {
 #if LEVIN_VECTOR_BYTES >= 32
     if constexpr (std::is_same_v<T, f16>) {
 #if LEVIN_VECTOR_BYTES == 64
@@ -86,9 +90,9 @@ template <class T, class V>
       const HalfBits narrow = __builtin_convertvector((u & 0x7fffffff) > 0x7f800000 ? top | 0x40 : rounded, HalfBits);
       std::memcpy(static_cast<void*>(p), &narrow, sizeof narrow);
     }
-#else
-    for (int l = 0; l < int(sizeof v / sizeof v[0]); ++l) p[l] = T(v[l]);
 #endif
+  } else if constexpr (kIsHalf<T>) {
+    for (int l = 0; l < int(sizeof v / sizeof v[0]); ++l) p[l] = T(v[l]);
   } else {
     std::memcpy(p, &v, sizeof v);
   }

@@ -4,7 +4,8 @@
 // Products of a sparse matrix in compressed rows (csr.cuh) with dense ones. x: [cols, heads, inner], y: [rows,
 // heads, inner], value: [any, heads], contiguous. Entry k of row i stands in column j = col[k] (k itself where col is
 // null) and has the values v = value[edge[k], :] (value[k, :] where edge is null, 1 where value is). T: float, double,
-// f16, bf16 (on the CPU float and double: the op widens); sums in Accum<T>, in the order of entries. Sizes may be zero.
+// f16, bf16 (sddmm on the CPU float and double: the op widens); sums in Accum<T>, in the order of entries.
+// Sizes may be zero.
 //
 //   spmm(on, CsrView, const T* value, const T* x, T* y, Heads, bool mean)     y[i] = sum over k of v x[j], or / entries
 //   spmm_extreme(on, CsrView, const T* value, const T* x, T* y, std::int64_t* arg, Heads, bool largest)
@@ -229,6 +230,7 @@ template <bool kByHead, class Tile, class T, class I>
 void sum_rows(const Tile& tile, const CsrArrays<I>& a, std::int64_t begin, std::int64_t end, const T* value,
               std::int64_t step, const T* x, T* y, std::int64_t width, std::int64_t inner, bool mean, bool prefetch) {
   using Lanes = typename Tile::Lanes;
+  using A = Accum<T>;
   constexpr int kCount = Tile::kCount;
   // Rows of x on their way to the cache: about 8 KiB hide a miss of the last level (measured, 4 to 128 rows ahead).
   constexpr std::int64_t kTileBytes = kCount * Tile::kWidth * std::int64_t{sizeof(T)},
@@ -251,18 +253,23 @@ void sum_rows(const Tile& tile, const CsrArrays<I>& a, std::int64_t begin, std::
       }
       const T* const from = x + a.column(k) * width;
       const T* const weight = value + a.place(k) * step;
+      const A shared = kByHead ? A(0) : A(*weight);
 #pragma GCC unroll 8
-      for (int n = 0; n < kCount; ++n) sum[n] += weight[kByHead ? head[n] : 0] * Tile::load(from + tile.at(n));
+      for (int n = 0; n < kCount; ++n)
+        sum[n] += (kByHead ? A(weight[head[n]]) : shared) * Tile::load(from + tile.at(n));
     }
-    const T count = mean && last > first ? T(last - first) : T(1);
+    if (mean && last > first) {
 #pragma GCC unroll 8
-    for (int n = 0; n < kCount; ++n) Tile::store(y + i * width + tile.at(n), sum[n] / count);
+      for (int n = 0; n < kCount; ++n) sum[n] /= A(last - first);
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < kCount; ++n) Tile::store(y + i * width + tile.at(n), sum[n]);
   }
 }
 
 template <class T, class I>
 void spmm_by(const Cpu& on, const CsrView& view, const T* value, const T* x, T* y, const Heads& of, bool mean) {
-  constexpr T kOne = 1;
+  static constexpr T kOne = T(1.0f);
   constexpr std::int64_t kCachedBytes = 1 << 20;
   const CsrArrays<I> a(view);
   // Without values heads do not matter.

@@ -3,10 +3,10 @@
 #define LEVIN_KERNELS_TILES_CUH
 // Rows of any width as tiles of vectors that stay in registers, for the CPU loops of this folder.
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
 #include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/reduce/row_sums.cuh"
 
 #define LEVIN_LEVEL_FILE "kernels/sparse/tiles.cuh"
 #include "kernels/executor/each_level.h"
@@ -23,28 +23,25 @@ template <class T>
 struct LanesOf<T, 1> {
   using Type = T;
 };
-// The lanes of a full vector.
+// The lanes of a full vector of the type that sums of T have.
 template <class T>
-inline constexpr int kFullLanes = LEVIN_VECTOR_BYTES / int{sizeof(T)};
+inline constexpr int kFullLanes = LEVIN_VECTOR_BYTES / int{sizeof(Accum<T>)};
 
-// `kCount` vectors of neighbouring columns [first, first + columns). The last vector ends with the tile and overlaps
-// the one before it where the tile's columns are no multiple of kLanes: both compute the same there.
+// `kCount` vectors of neighbouring columns [first, first + columns); numbers of 16 bits are floats there. The last
+// vector ends with the tile and overlaps the one before it where the tile's columns are no multiple of kLanes: both
+// compute the same there.
 template <class T, int kLanes, int kCount_>
 struct ColumnTile {
   using Type = T;
-  using Lanes = typename LanesOf<T, kLanes>::Type;
+  using Lanes = typename LanesOf<Accum<T>, kLanes>::Type;
   static constexpr int kCount = kCount_, kWidth = kLanes;
   std::int64_t first, columns;
   [[nodiscard]] std::int64_t at(int n) const {
     if constexpr (kCount == 2) return n == 0 ? 0 : columns - kLanes;
     return n * kLanes;
   }
-  static Lanes load(const T* from) {
-    Lanes v;
-    __builtin_memcpy(&v, from, sizeof(v));
-    return v;
-  }
-  static void store(T* to, Lanes v) { __builtin_memcpy(to, &v, sizeof(v)); }
+  static Lanes load(const T* from) { return LEVIN_LEVEL::load<Lanes>(from); }
+  static void store(T* to, Lanes v) { put(to, v); }
 };
 
 // f(tile) for tiles that cover the columns [0, width), none twice.

@@ -68,15 +68,13 @@ void check_has_rows(const char* op, const char* what, const Tensor& x) {
 
 Tensor sum_of_rows(const Names& names, const Csr& a, std::int64_t longest_row, const Tensor& value, const Tensor& x,
                    bool mean) {
-  if (is_widened(x)) return sum_of_rows(names, a, longest_row, wide(value), wide(x), mean).to(x.dtype());
   Tensor y = empty(x.shape().with(0, a.rows()), x.device(), x.dtype());
   const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0], longest_row);
   const Tensor v = DensePattern::dense(value), dense = x.contiguous();
   const Heads h = heads_of(value, x);
   dispatch(OpInfo{.name = names.op}, x, kFloats,
            overloaded{[&]<class T>(const Cpu& on, T) {
-                        if constexpr (sizeof(T) > 2)
-                          kernels::cpu::spmm<T>(on, p.view, values_of<T>(v), ptr<const T>(dense), ptr<T>(y), h, mean);
+                        kernels::cpu::spmm<T>(on, p.view, values_of<T>(v), ptr<const T>(dense), ptr<T>(y), h, mean);
                       },
                       [&]<class T>(const Gpu& on, T) {
                         kernels::gpu::spmm<T>(on, names.op, names.offsets, p.view, values_of<T>(v), ptr<const T>(dense),
@@ -196,19 +194,14 @@ LEVIN_OP_TABLE(Sddmm)
 // The second result is the entry of each element, i64, -1 where the row has none.
 std::array<Tensor, 2> extreme_of_rows(const Names& names, const Csr& a, std::int64_t longest_row, const Tensor& value,
                                       const Tensor& x, bool largest) {
-  if (is_widened(x)) {
-    const auto [y, at] = extreme_of_rows(names, a, longest_row, wide(value), wide(x), largest);
-    return {y.to(x.dtype()), at};
-  }
   Tensor y = empty(x.shape().with(0, a.rows()), x.device(), x.dtype()), at = empty(y.shape(), y.device(), DType::i64);
   const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0], longest_row);
   const Tensor v = DensePattern::dense(value), dense = x.contiguous();
   const Heads h = heads_of(value, x);
   dispatch(OpInfo{.name = names.op}, x, kFloats,
            overloaded{[&]<class T>(const Cpu& on, T) {
-                        if constexpr (sizeof(T) > 2)
-                          kernels::cpu::spmm_extreme<T>(on, p.view, values_of<T>(v), ptr<const T>(dense), ptr<T>(y),
-                                                        ptr<std::int64_t>(at), h, largest);
+                        kernels::cpu::spmm_extreme<T>(on, p.view, values_of<T>(v), ptr<const T>(dense), ptr<T>(y),
+                                                      ptr<std::int64_t>(at), h, largest);
                       },
                       [&]<class T>(const Gpu& on, T) {
                         kernels::gpu::spmm_extreme<T>(on, names.op, names.offsets, p.view, values_of<T>(v),
