@@ -173,6 +173,24 @@ void add_taps(const ConvShape& s, const Window& whole, const Window& win, const 
       }
 }
 
+// to[i] = column first + i of a row whose columns are sorted by their remainder modulo `step`, `width` of each.
+template <class F, class T>
+void read_columns(const F* row, int64_t width, int64_t step, int64_t first, int64_t n, T* to) {
+  int64_t i = 0, k = first / step;
+  for (int64_t phase = first % step; phase > 0 && i < n; ++i) {
+    to[i] = T(row[phase * width + k]);
+    if (++phase == step) phase = 0, ++k;
+  }
+  if (step == 2) {  // a constant stride becomes shuffles
+    const F *const even = row + k, *const odd = even + width;
+    const int64_t pairs = std::max<int64_t>(0, n - i) / 2;
+    for (int64_t j = 0; j < pairs; ++j) to[i + 2 * j] = T(even[j]), to[i + 2 * j + 1] = T(odd[j]);
+    i += 2 * pairs, k += pairs;
+  }
+  for (; i < n; ++k)
+    for (int64_t phase = 0; phase < step && i < n; ++phase, ++i) to[i] = T(row[phase * width + k]);
+}
+
 // An image [channels, H, W] out of the window of the whole image: column x lies at phase (x + padding) % stride. What
 // no tap reads has gradient 0.
 template <class T, class F>
@@ -190,8 +208,7 @@ void read_window(const ConvShape& s, const Window& whole, const F* window, int64
       if (step == 1) {
         for (int64_t col = 0; col < seen; ++col) image[col] = T(src[col + s.padding_w]);
       } else {
-        for (int64_t col = 0; col < seen; ++col)
-          image[col] = T(src[(col + s.padding_w) % step * width + (col + s.padding_w) / step]);
+        read_columns(src, width, step, s.padding_w, seen, image);
       }
       for (int64_t col = std::max<int64_t>(0, seen); col < s.width; ++col) image[col] = T(0.0f);
     }

@@ -537,6 +537,15 @@ void spread_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& 
 template <class T>
 void avg_pool_backward(const Cpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
   using A = Accum<T>;
+  const std::int64_t size = h.in * w.in;
+  if (h.out * w.out == 1 && (h.end(0) - h.begin(0)) * (w.end(0) - w.begin(0)) == size) {
+    // One window sees the whole plane. (A sum that begins with 0 has no -0.)
+    const A count = A(h.count(0) * w.count(0));
+    on.parallel_for(planes, planes_at_once(h, w), [=](std::int64_t first, std::int64_t last) {
+      for (std::int64_t p = first; p < last; ++p) std::fill_n(gx + p * size, size, T(A(0) + A(gy[p]) / count));
+    });
+    return;
+  }
   if (!PaddedPlane<T>::suits(w)) {
     return gather_into_planes(on, planes, h, w, gx, [&](std::int64_t p, A* sums) {
       const T* g = gy + p * h.out * w.out;

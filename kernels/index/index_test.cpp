@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <vector>
+
+#include "kernels/index/sort.cuh"
 
 using namespace levin;
 using namespace levin::kernels;
@@ -116,4 +120,61 @@ TEST_CASE("16-bit rows are added in f32 and rounded once, onto x or onto zeros")
       CHECK(y[std::size_t(r * inner + inner - 1)] == bf16(start + sum));
     }
   }
+}
+
+// Lines of n elements in orders that a selection by pivots meets: random, few different values, all equal, sorted both
+// ways, and up and down again.
+template <class T>
+std::vector<std::vector<T>> lines_of(std::int64_t n) {
+  std::vector<std::vector<T>> lines(7, std::vector<T>(std::size_t(n)));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto at = std::size_t(i);
+    lines[0][at] = T(float(i * 7919 % 10007 - 5000));
+    lines[1][at] = T(float(i * 7919 % 10007 % 3));
+    lines[2][at] = T(1.0f);
+    lines[3][at] = T(float(i));
+    lines[4][at] = T(float(n - i));
+    lines[5][at] = T(float(std::min(i, n - i)));
+    lines[6][at] = T(float(i % 2 == 0 ? i : -i));
+  }
+  return lines;
+}
+
+TEST_CASE_TEMPLATE("the element at a place of the sorted order is found in lines of any length and order", T, float,
+                   double, bf16, std::int64_t, std::uint8_t) {
+  for (const std::int64_t n : {1, 2, 31, 32, 33, 200, 5000}) {
+    for (const std::vector<T>& line : lines_of<T>(n)) {
+      std::vector<std::int64_t> order(line.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+        return sort_detail::key_of(line[std::size_t(a)]) < sort_detail::key_of(line[std::size_t(b)]);
+      });
+      // Twice the same line, as two columns.
+      std::vector<T> columns;
+      for (const T v : line) columns.insert(columns.end(), 2, v);
+      for (const std::int64_t k : {std::int64_t{0}, n / 3, n / 2, n - 1}) {
+        const std::int64_t ks[] = {k, n - 1, k, n / 2}, at = order[std::size_t(k)];
+        std::vector<std::int64_t> one(1), columns_of_two(4), four(4);
+        cpu::kth_places(Cpu(), line.data(), one.data(), 1, n, 1, std::span(ks, 1), false);
+        CHECK(one[0] == at);
+        cpu::kth_places(Cpu(), columns.data(), columns_of_two.data(), 1, n, 2, std::span(ks, 2), false);
+        CHECK(columns_of_two == std::vector<std::int64_t>{at, at, order.back(), order.back()});
+        cpu::kth_places(Cpu(), line.data(), four.data(), 1, n, 1, ks, false);
+        CHECK(four == std::vector<std::int64_t>{at, order.back(), at, order[std::size_t(n / 2)]});
+      }
+    }
+  }
+}
+
+TEST_CASE("of a line with NaN its first place is given where that is asked for, else NaN is the largest element") {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> line(100);
+  for (std::size_t i = 0; i < line.size(); ++i) line[i] = float(i * 37 % 101);
+  line[40] = line[70] = kNan;
+  const std::int64_t ks[] = {0, 99};
+  std::vector<std::int64_t> at(2);
+  cpu::kth_places(Cpu(), line.data(), at.data(), 1, 100, 1, ks, true);
+  CHECK(at == std::vector<std::int64_t>{40, 40});
+  cpu::kth_places(Cpu(), line.data(), at.data(), 1, 100, 1, ks, false);
+  CHECK(at == std::vector<std::int64_t>{0, 70});
 }

@@ -73,12 +73,16 @@ void in_order(std::vector<Item<K>>& items, std::vector<Item<K>>& spare) {
   }
 }
 
+// Lines of a task.
+inline std::int64_t lines_at_once(std::int64_t n) {
+  return std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, n));
+}
+
 // body(items of one line, index of its first element) for every line.
 template <class T, class F>
 void each_line(const Cpu& on, const T* x, std::int64_t outer, std::int64_t n, std::int64_t inner, bool descending,
                const F& body) {
-  const std::int64_t grain = std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, n));
-  on.parallel_for(outer * inner, grain, [&](std::int64_t begin, std::int64_t end) {
+  on.parallel_for(outer * inner, lines_at_once(n), [&](std::int64_t begin, std::int64_t end) {
     std::vector<Item<Key<T>>> items, spare;
     for (std::int64_t line = begin; line < end; ++line) {
       const T* from = x + line / inner * n * inner + line % inner;
@@ -142,6 +146,60 @@ void few(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64
   });
 }
 
+// The place of a line's first NaN, or n.
+template <class T>
+std::int64_t place_of_nan([[maybe_unused]] const T* from, std::int64_t n, [[maybe_unused]] std::int64_t inner) {
+  if constexpr (!std::is_integral_v<T>) {
+    for (std::int64_t i = 0; i < n; ++i)
+      if (!(from[i * inner] == from[i * inner])) return i;
+  }
+  return n;
+}
+
+// The key at place k of the sorted order of n keys, which change places. A partition has no branch on what it compares:
+// a processor would mispredict half of them.
+template <class K>
+K kth_key(K* keys, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kFew = 32;
+  constexpr int kTurns = 64;  // then pivots are bad, and nth_element bounds the time
+  const auto partition = [&](const auto& is_before) {
+    std::int64_t before = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const K key = keys[i];
+      keys[i] = keys[before];
+      keys[before] = key;
+      before += is_before(key);
+    }
+    return before;
+  };
+  const auto drop = [&](std::int64_t before) { keys += before, n -= before, k -= before; };
+  for (int turn = 0; n > kFew && turn < kTurns; ++turn) {
+    const K a = keys[n / 4], b = keys[n / 2], c = keys[n / 4 * 3];
+    const K pivot = std::max(std::min(a, b), std::min(std::max(a, b), c));
+    const std::int64_t less = partition([=](K key) { return key < pivot; });
+    if (k < less) {
+      n = less;
+      continue;
+    }
+    drop(less);
+    if (less > 0) continue;
+    const std::int64_t same = partition([=](K key) { return key == pivot; });
+    if (k < same) return pivot;
+    drop(same);
+  }
+  std::nth_element(keys, keys + k, keys + n);
+  return keys[k];
+}
+
+// The place of the element at place k of the sorted order, whose key is `key`: equal ones stand in their order.
+template <class K>
+std::int64_t place_of(const std::vector<K>& keys, K key, std::int64_t k) {
+  for (const K other : keys) k -= other < key;
+  std::int64_t at = 0;
+  for (;; ++at)
+    if (keys[static_cast<size_t>(at)] == key && k-- == 0) return at;
+}
+
 }  // namespace sort_detail
 
 template <class T>
@@ -173,38 +231,43 @@ void topk(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int6
 template <class T>
 void kth_places(const Cpu& on, const T* x, std::int64_t* indices, std::int64_t outer, std::int64_t n,
                 std::int64_t inner, std::span<const std::int64_t> ks, bool first_nan) {
-  // A quantile between two elements is a selection and a minimum of what follows. More places are a sort.
-  constexpr size_t kMostSelected = 2;
-  std::vector<std::int64_t> cuts(ks.begin(), ks.end());
-  std::sort(cuts.begin(), cuts.end());
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  using namespace sort_detail;
   const auto count = static_cast<std::int64_t>(ks.size());
-  const auto choose = [&](auto& items, auto& spare) {
-    if (cuts.size() > kMostSelected) return sort_detail::in_order(items, spare);
-    auto rest = items.begin();  // what stands before it is less than all that follows
-    for (const std::int64_t k : cuts) {
-      const auto kth = items.begin() + k;
-      if (kth == rest) {
-        std::iter_swap(kth, std::min_element(rest, items.end()));
-      } else {
-        std::nth_element(rest, kth, items.end());
-      }
-      rest = kth + 1;
-    }
+  const auto results_of = [=](std::int64_t line) { return indices + line / inner * count * inner + line % inner; };
+  const auto put_nan = [=](const T* from, std::int64_t* to) {
+    const std::int64_t at = first_nan ? place_of_nan(from, n, inner) : n;
+    for (std::int64_t j = 0; j < count && at < n; ++j) to[j * inner] = at;
+    return at < n;
   };
-  const auto place = [&](auto& items, auto& spare, std::int64_t line, const T* from) {
-    std::int64_t* const to = indices + line / inner * count * inner + line % inner;
-    if (first_nan) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        if (from[i * inner] == from[i * inner]) continue;
-        for (std::int64_t j = 0; j < count; ++j) to[j * inner] = i;
-        return;
+  // A quantile lies between two elements. More places are a sort.
+  constexpr std::int64_t kMostSelected = 2;
+  if (count > kMostSelected) {
+    return each_line(on, x, outer, n, inner, false, [&](auto& items, auto& spare, std::int64_t line, const T* from) {
+      std::int64_t* const to = results_of(line);
+      if (put_nan(from, to)) return;
+      in_order(items, spare);
+      for (std::int64_t j = 0; j < count; ++j)
+        to[j * inner] = items[static_cast<size_t>(ks[static_cast<size_t>(j)])].at;
+    });
+  }
+  on.parallel_for(outer * inner, lines_at_once(n), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<Key<T>> keys(static_cast<size_t>(n)), room;
+    for (std::int64_t line = begin; line < end; ++line) {
+      const T* const from = x + line / inner * n * inner + line % inner;
+      std::int64_t* const to = results_of(line);
+      if (put_nan(from, to)) continue;
+      for (std::int64_t i = 0; i < n; ++i) keys[static_cast<size_t>(i)] = key_of(from[i * inner]);
+      for (std::int64_t j = 0; j < count; ++j) {
+        const std::int64_t k = ks[static_cast<size_t>(j)];
+        if (j > 0 && k == ks[static_cast<size_t>(j - 1)]) {
+          to[j * inner] = to[(j - 1) * inner];
+          continue;
+        }
+        room = keys;
+        to[j * inner] = place_of(keys, kth_key(room.data(), n, k), k);
       }
     }
-    choose(items, spare);
-    for (std::int64_t j = 0; j < count; ++j) to[j * inner] = items[static_cast<size_t>(ks[static_cast<size_t>(j)])].at;
-  };
-  sort_detail::each_line(on, x, outer, n, inner, false, place);
+  });
 }
 
 }  // namespace levin::kernels::cpu

@@ -30,6 +30,7 @@
 #include "kernels/math/math.h"
 #include "kernels/reduce/half_sums.cuh"
 #include "kernels/reduce/reduce_plan.h"
+#include "kernels/reduce/row_sums.cuh"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
@@ -72,7 +73,7 @@ inline constexpr int64_t kRowChunk = 64 * 1024;  // elements of one output that 
 inline constexpr int64_t kBlockRows = 32;        // the same for columns
 inline constexpr int64_t kChunkRows = 4096;
 inline constexpr int64_t kTile = 256;       // columns that one thread walks together
-inline constexpr int64_t kWideTile = 1024;  // the same for 16-bit numbers, whose tiles are then long enough to prefetch
+inline constexpr int64_t kWideTile = 1024;  // the same where rows lie dense: the tile is long enough to prefetch
 inline constexpr int64_t kTaskElements = 32 * 1024;
 // Both chunks hold at most 2^7 blocks, so pairs of pairs stack 8 high.
 inline constexpr int kDepth = 8;
@@ -161,7 +162,7 @@ struct Min {
   }
 };
 
-// n elements, `step` apart, mapped, into `to`. shift: one value an element, shift_step apart (0: one for all).
+// n elements, `step` apart, mapped, into `to`. shift: one value an element (shift_step 1) or for all (0).
 template <class A>
 using Load = void (*)(const void* x, int64_t step, A* to, int64_t n, const A* shift, int64_t shift_step, double p);
 
@@ -208,7 +209,7 @@ void load(const void* from, int64_t step, A* to, int64_t n, [[maybe_unused]] con
   using Zero = std::integral_constant<int64_t, 0>;
   using One = std::integral_constant<int64_t, 1>;
   if constexpr (kMap == Map::deviation || kMap == Map::exp) {
-    if (step == 1) return shift_step == 0 ? walk(One{}, Zero{}) : walk(One{}, shift_step);
+    if (step == 1) return shift_step == 0 ? walk(One{}, Zero{}) : walk(One{}, One{});
     return walk(step, shift_step);
   } else {
     return step == 1 ? walk(One{}, Zero{}) : walk(step, Zero{});
@@ -405,6 +406,20 @@ struct Rows {
   }
 };
 
+// to[j] = to[j] joined with join(V{}, j), where V is a vector at j or a number. (Of several joins in a loop over
+// numbers g++ 12 makes three times the instructions.)
+template <class Op, class A, class Join>
+[[gnu::always_inline]] inline void join_columns(int64_t width, A* to, const Join& join) {
+  each_vector<A>(
+      width, [=]<class V>(V v, int64_t j)
+                 __attribute__((always_inline)) { put(to + j, Op::join(LEVIN_LEVEL::load<V>(to + j), join(v, j))); });
+}
+template <class Op, class A>
+void join_row(int64_t width, A* to, const A* from) {
+  join_columns<Op>(
+      width, to, [=]<class V>(V, int64_t j) __attribute__((always_inline)) { return LEVIN_LEVEL::load<V>(from + j); });
+}
+
 // Joins rows [begin, end), at least one and at most kChunkRows, into out. tile >= width: kTile or kWideTile.
 template <class Op, class A>
 void column_range(const Rows<A>& x, int64_t tile, int64_t begin, int64_t end, int64_t width, A* out) {
@@ -414,12 +429,7 @@ void column_range(const Rows<A>& x, int64_t tile, int64_t begin, int64_t end, in
   const auto load_row = [&](int64_t r, int k) { return x.row(r, width, row_room + k * tile); };
   int depth = 0;
   int64_t blocks = 0;
-  const auto join_pair = [&](int d) {
-    A* const to = pair(d);
-    const A* const from = pair(d + 1);
-#pragma GCC ivdep
-    for (int64_t j = 0; j < width; ++j) to[j] = Op::join(to[j], from[j]);
-  };
+  const auto join_pair = [&](int d) { join_row<Op>(width, pair(d), pair(d + 1)); };
   for (int64_t r0 = begin; r0 < end; r0 += kBlockRows) {
     const int64_t last = std::min(end, r0 + kBlockRows);
     A* const sum = pair(depth++);
@@ -430,16 +440,13 @@ void column_range(const Rows<A>& x, int64_t tile, int64_t begin, int64_t end, in
     }
     for (; r + 4 <= last; r += 4) {
       const A *a = load_row(r, 0), *b = load_row(r + 1, 1), *c = load_row(r + 2, 2), *d = load_row(r + 3, 3);
-#pragma GCC ivdep
-      for (int64_t j = 0; j < width; ++j) {
-        sum[j] = Op::join(sum[j], Op::join(Op::join(a[j], b[j]), Op::join(c[j], d[j])));
-      }
+      join_columns<Op>(
+          width, sum, [=]<class V>(V, int64_t j) __attribute__((always_inline)) {
+            const auto at = [j](const A* row) __attribute__((always_inline)) { return LEVIN_LEVEL::load<V>(row + j); };
+            return Op::join(Op::join(at(a), at(b)), Op::join(at(c), at(d)));
+          });
     }
-    for (; r < last; ++r) {
-      const A* a = load_row(r, 0);
-#pragma GCC ivdep
-      for (int64_t j = 0; j < width; ++j) sum[j] = Op::join(sum[j], a[j]);
-    }
+    for (; r < last; ++r) join_row<Op>(width, sum, load_row(r, 0));
     for (int64_t k = ++blocks; (k & 1) == 0; k >>= 1, --depth) join_pair(depth - 2);
   }
   for (; depth > 1; --depth) join_pair(depth - 2);
@@ -452,7 +459,8 @@ void columns(const Cpu& on, const Source<A>& source, const ReducePlan& plan, A* 
   const auto inner = static_cast<size_t>(plan.kept - 1);
   const int64_t width = plan.kept_size[inner], step = plan.kept_step[inner], outer = plan.outputs / width;
   const bool has_halves = source.halves.columns && step == 1 && plan.reduced <= 1;
-  const bool is_wide = has_halves && width > kTile;
+  const bool is_long = source.is_direct && step == 1 && plan.reduced <= 1 && plan.n > 4 * kBlockRows;
+  const bool is_wide = (has_halves || is_long) && width > kTile;
   const int64_t columns_at_once = is_wide ? kWideTile : kTile;
   const int64_t sixteenth = (plan.n + 16 * kBlockRows - 1) / (16 * kBlockRows) * kBlockRows;
   const int64_t rows_of_chunk = is_wide ? std::clamp<int64_t>(sixteenth, 4 * kBlockRows, kChunkRows / 4) : kChunkRows;

@@ -54,6 +54,33 @@ struct SearchSorted {
 };
 LEVIN_OP_TABLE(SearchSorted)
 
+// The bin of an element: of `bins` of one width from `low` to `high`, whose upper end the last bin has. One more bin
+// takes a NaN and what lies outside.
+struct BinOf {
+  std::int64_t bins;
+  template <class V>
+  LEVIN_HD std::int64_t operator()(V v, V low, V high) const {
+    const V share = (v - low) / (high - low) * V(bins);
+    const bool is_inside = v >= low && v <= high;
+    const auto bin = static_cast<std::int64_t>(is_inside && share > 0 ? share : V(0));
+    return !is_inside ? bins : bin < bins ? bin : bins - 1;
+  }
+};
+
+struct HistogramBins {
+  static constexpr OpInfo info{.name = "histc"};
+  std::int64_t bins;
+
+  Tensor forward(const Tensor& x, const Tensor& low, const Tensor& high) {
+    Tensor y = empty(x.shape(), x.device(), DType::i64);
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      pointwise::run(on, BinOf{bins}, pointwise::Signature<std::int64_t, T, T, T>{}, y, x, low, high);
+    });
+    return y;
+  }
+};
+LEVIN_OP_TABLE(HistogramBins)
+
 void check_search(const char* op, const Tensor& sorted, const Tensor& values) {
   check_dtypes_meet(op, sorted, values);
   check_same_device(op, sorted, values);
@@ -114,13 +141,8 @@ Tensor histc(const Tensor& x, std::int64_t bins, double low, double high) {
     to = amax(all);
   }
   const Tensor one = cast(eq(from, to), wide);
-  from = from - one;
-  to = to + one;
-  // An element at the upper end belongs to the last bin; a NaN and what lies outside go to one more bin, which is cut.
-  const Tensor is_inside = logical_and(ge(all, from), le(all, to));
-  const Tensor share = floor((all - from) / (to - from) * static_cast<double>(bins));
-  const Tensor bin = clamp(share, 0, bins - 1).to(DType::i64);
-  const Tensor counts = counts_of(masked_fill(bin, logical_not(is_inside), bins), bins + 1);
+  const Tensor bin = apply(HistogramBins{bins}, all, from - one, to + one);
+  const Tensor counts = counts_of(bin, bins + 1);
   return narrow(counts, 0, 0, bins).to(x.dtype());
 }
 

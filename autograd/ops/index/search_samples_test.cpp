@@ -118,7 +118,7 @@ LEVIN_OP_CASE(isin) {
 }
 
 LEVIN_OP_CASE(histc) {
-  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .differentiable = false};
+  OpCase c{.ops = {"histc"}, .dtypes = kFloatDTypes, .differentiable = false};
   // Bins whose edges all dtypes hold, and elements between the edges.
   for (const Shape& s : {Shape{40}, Shape{3, 5}, Shape{1}, Shape{0}}) {
     c.samples.push_back({.inputs = {real(s, -1, 9)},

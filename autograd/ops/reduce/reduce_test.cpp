@@ -163,7 +163,7 @@ TEST_CASE("sums have the same bits on any number of threads") {
     kernels::set_num_threads(threads);
     Values v = values(sum(row));
     for (const Tensor& t : {sum(columns, 0), sum(columns, 1), var(columns, 0), sum(half_row), sum(half_columns, 0),
-                            sum(half_columns, 1)}) {
+                            sum(half_columns, 1), sum(half_columns.to(DType::f32), 0)}) {
       const Values more = values(t);
       v.insert(v.end(), more.begin(), more.end());
     }
