@@ -271,7 +271,6 @@ TEST_CASE("means and variances equal PyTorch's, also where they are infinite or 
   moments(OneHotCategorical::of_probs(vec({1, 0, 3})), {0.25, 0, 0.75}, {0.1875, 0, 0.1875});
 }
 
-#if LEVIN_HAVE_EIGEN
 MultivariateNormal skewed() {
   return {vec({1, -2, 0.5}), reshape(vec({2, 99, 99, 0.5, 1, 99, -1, 0.25, 0.5}), {3, 3})};  // 99: not read
 }
@@ -333,7 +332,6 @@ TEST_CASE("multivariate normal samples have their mean and covariance, and deriv
   const GradcheckResult result = gradcheck(f, std::array{loc, l});
   CHECK_MESSAGE(result.ok, result.message);
 }
-#endif
 
 TEST_CASE("divergences follow their formulas, and one with itself is 0") {
   const Normal p{vec({0.5}), vec({2})}, q{vec({-1}), vec({0.5})};

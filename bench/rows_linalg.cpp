@@ -5,7 +5,7 @@
 namespace levin::bench {
 
 void linalg_rows(std::vector<Kernel>& k) {
-  if (!LEVIN_HAVE_EIGEN || !device().is_cpu()) return;
+  if (!device().is_cpu()) return;
   using namespace linalg;
   using Call = std::function<Tensor(const Tensors&)>;
   const auto add = [&](const std::string& name, bool has_right_side, const Call& f) {

@@ -1,16 +1,17 @@
-// Products of matrices against Eigen, which shares no code with ours: sizes for which the plain loops of other tests
-// are too slow, and functions of products up to a gradient.
+// Products and factors of matrices against Eigen, which shares no code with ours: sizes for which the plain loops of
+// other tests are too slow, and functions of products up to a gradient.
 #include <doctest/doctest.h>
 
 #include "tests/skip.h"
 
 #if LEVIN_HAVE_EIGEN
-#include <Eigen/Core>
+#include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "levin/autograd.h"
+#include "levin/linalg.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -94,6 +95,40 @@ TEST_CASE("conv2d that goes through Winograd keeps the error that layer_ops.h st
     CHECK(error <= (side == 3 ? 128 : 256) * 0x1p-24 * std::sqrt(terms));
     CHECK(direct > 1);  // the test compared something
   }
+}
+
+TEST_CASE("solutions, factors, eigenvalues and singular values agree with Eigen's") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const std::int64_t n : {3, 40, 150, 300}) {
+      CAPTURE(dtype);
+      CAPTURE(n);
+      const Tensor x = uniform({n, n}, dtype, 7), b = uniform({n, 5}, dtype, 8), tall = uniform({n + 60, n}, dtype, 9);
+      const Tensor regular = x + static_cast<double>(n) * eye(n, cpu, dtype);
+      const Tensor definite = matmul(x, transpose(x, 0, 1)) + eye(n, cpu, dtype);
+      const double bound = 20 * std::sqrt(static_cast<double>(n)) * epsilon(dtype);
+      const auto close = [&](const Tensor& got, const Matrix& want) {
+        const Matrix is = got.rank() == 1 ? matrix(unsqueeze(got, 1)) : matrix(got);
+        CHECK((is - want).cwiseAbs().maxCoeff() <= bound * want.cwiseAbs().maxCoeff());
+      };
+      const Matrix er = matrix(regular), ed = matrix(definite), et = matrix(tall);
+      const Eigen::PartialPivLU<Matrix> lu(er);
+      close(linalg::solve(regular, b), lu.solve(matrix(b)));
+      close(linalg::inv(regular), lu.inverse());
+      const linalg::SlogDet det = linalg::slogdet(regular);
+      CHECK(det.sign.item<double>() == 1);
+      CHECK(std::abs(det.logabsdet.item<double>() - lu.matrixLU().diagonal().array().log().sum()) <=
+            bound * static_cast<double>(n));
+      const Eigen::LLT<Matrix> llt(ed);
+      close(linalg::cholesky(definite), llt.matrixL());
+      const Matrix l = llt.matrixL();
+      close(linalg::solve_triangular(linalg::cholesky(definite), b, {.upper = false}),
+            l.triangularView<Eigen::Lower>().solve(matrix(b)));
+      const Eigen::HouseholderQR<Matrix> qr(et);
+      const Matrix r = qr.matrixQR().topRows(n).triangularView<Eigen::Upper>();
+      close(abs(linalg::qr(tall).r), r.cwiseAbs());
+      close(linalg::eigh(definite).eigenvalues, Eigen::SelfAdjointEigenSolver<Matrix>(ed).eigenvalues());
+      close(linalg::svd(tall).s, Eigen::BDCSVD<Matrix>(et).singularValues());
+    }
 }
 
 }  // namespace levin

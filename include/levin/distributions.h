@@ -107,8 +107,8 @@ struct Cauchy {
 
 // Normal vectors of n numbers: loc [..., n], scale_tril [..., n, n], the Cholesky factor l of their covariance l l^T,
 // whose upper triangle is not read. The leading dimensions broadcast and are the distribution's shape; samples and
-// values have n behind it. of_covariance, log_prob and kl_divergence are linear algebra: f32 and f64 on the CPU, in a
-// build with Eigen, as levin/linalg.h says. ShapeError where sizes do not meet.
+// values have n behind it. of_covariance, log_prob and kl_divergence are linear algebra: f32 and f64 on the CPU, as
+// levin/linalg.h says. ShapeError where sizes do not meet.
 struct MultivariateNormal {
   Tensor loc, scale_tril;
   // By linalg::cholesky, which throws ConfigError unless the covariance is positive definite.

@@ -1,9 +1,9 @@
 // Linear algebra of dense matrices, with the names of torch.linalg.
 //
 // Matrices are the last two dimensions; those in front are a batch. f32 and f64, on the CPU: elsewhere UnsupportedError
-// says to move the tensor there, and a build without Eigen (option `eigen`) throws it, too. ShapeError for a matrix
-// that is not square where it must be, ConfigError for one that the function cannot take: the message has its number in
-// the batch. Derivatives are formulas in public ops, of every order.
+// says to move the tensor there. ShapeError for a matrix that is not square where it must be, ConfigError for one that
+// the function cannot take: the message has its number in the batch. Derivatives are formulas in public ops, of every
+// order.
 #pragma once
 
 #include <optional>

@@ -4,25 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "levin/error.h"
-
 namespace levin::kernels::cpu {
-
-template <class T>
-const Linalg<T>& linalg([[maybe_unused]] const Cpu& on) {
-#if LEVIN_EIGEN
-#if LEVIN_EIGEN_V3
-  if (on.level != CpuLevel::base) return v3::linalg(T{});
-#endif
-  return base::linalg(T{});
-#else
-  fail<UnsupportedError>(
-      "linalg: this build has no Eigen, which factorises matrices; configure it with "
-      "-Deigen=enabled");
-#endif
-}
-template const Linalg<float>& linalg(const Cpu&);
-template const Linalg<double>& linalg(const Cpu&);
 
 template <class T>
 void determinants_of_lu(const T* lu, const std::int64_t* rows, T* sign, T* log_size, T* det, std::int64_t batch,

@@ -167,11 +167,10 @@ TEST_CASE("a stand-alone project compiles with Levin as a subproject, tests and 
     fs::create_directory_symlink(kSource, project / "subprojects" / "levin");
   }
   const fs::path build = kWork / "subproject";
-  // Not optimised, for one instruction set and without Eigen: only success matters. One part of the library and one
-  // generated source stand for all, which take minutes; .ci/bare builds the whole and runs it.
+  // Not optimised, for one instruction set: only success matters. One part of the library and one generated source
+  // stand for all, which take minutes; .ci/bare builds the whole and runs it.
   setup(build, project, "env",
-        "--force-fallback-for=levin -Doptimization=0 -Dlevin:optimization=0 -Ddebug=false -Dlevin:x86_levels=base "
-        "-Dlevin:eigen=disabled");
+        "--force-fallback-for=levin -Doptimization=0 -Dlevin:optimization=0 -Ddebug=false -Dlevin:x86_levels=base");
   const std::string library = "subprojects/levin/lib";
   must("ninja -j2 -C " + quoted(build) + " embed.p/main.cpp.o " + library + "levin_host.a " + library +
        "levin_kernels.a.p/meson-generated_.._autograd_ops_index_search_cu.cpp.o");

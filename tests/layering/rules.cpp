@@ -146,7 +146,7 @@ struct Vendor {
 };
 const std::vector<Vendor>& vendors() {
   static const std::vector<Vendor> table = {
-      {"Eigen/", {"kernels/linalg/"}},
+      {"Eigen/", {}},
       {"cublas", {"kernels/lib/", "kernels/gemm/cublas.cpp"}},
       {"cudnn", {"kernels/lib/"}},
       {"nccl", {"comm/group/nccl"}},

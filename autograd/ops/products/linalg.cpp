@@ -15,13 +15,10 @@ namespace levin {
 namespace linalg {
 namespace {
 
-using kernels::cpu::linalg;
 using kernels::cpu::TriangularForm;
 
 Tensor turned(const Tensor& x) { return transpose(x, -2, -1); }
 Tensor eye_of(const Tensor& a) { return eye(a.size(-1), a.device(), a.dtype()); }
-// The same numbers by columns, as a contiguous tensor of turned matrices: kernels/linalg/linalg.h.
-Tensor by_columns(const Tensor& x) { return turned(x).contiguous(); }
 // What may be written: never x itself.
 Tensor copy_of(const Tensor& x) {
   Tensor y = empty(x.shape(), x.device(), x.dtype());
@@ -64,9 +61,9 @@ struct Lu {
 
   Lu() = default;
   Lu(const OpInfo& info, const Tensor& a)
-      : lu(copy_of(turned(a))), rows(empty(a.shape().removed(a.rank() - 1), a.device(), DType::i64)) {
+      : lu(copy_of(a)), rows(empty(a.shape().removed(a.rank() - 1), a.device(), DType::i64)) {
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      singular = linalg<T>(on).lu(on, ptr<T>(lu), ptr<std::int64_t>(rows), batch_of(a.shape()), a.size(-1));
+      singular = kernels::cpu::lu(on, ptr<T>(lu), ptr<std::int64_t>(rows), batch_of(a.shape()), a.size(-1));
     });
   }
   // The determinants, into tensors that are undefined where not wanted.
@@ -84,7 +81,7 @@ Tensor solved(const OpInfo& info, const Tensor& lu, const Tensor& rows, const Te
   Tensor x = empty(b.shape(), b.device(), b.dtype());
   const Tensor factors = lu.contiguous(), places = rows.contiguous(), right = b.contiguous();
   dispatch(info, b, kWideFloats, [&]<class T>(const Cpu& on, T) {
-    linalg<T>(on).lu_solve(on, ptr<const T>(factors), ptr<const std::int64_t>(places), ptr<const T>(right), ptr<T>(x),
+    kernels::cpu::lu_solve(on, ptr<const T>(factors), ptr<const std::int64_t>(places), ptr<const T>(right), ptr<T>(x),
                            batch_of(b.shape()), b.size(-2), b.size(-1), transposed);
   });
   return x;
@@ -168,7 +165,7 @@ struct SolveTriangular {
     Tensor y = copy_of(b);
     const Tensor left = a_.contiguous();
     dispatch(info, b, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).solve_triangular(on, ptr<const T>(left), ptr<T>(y), batch_of(b.shape()), b.size(-2), b.size(-1),
+      kernels::cpu::solve_triangular(on, ptr<const T>(left), ptr<T>(y), batch_of(b.shape()), b.size(-2), b.size(-1),
                                      form);
     });
     x = y;
@@ -245,7 +242,7 @@ struct Cholesky {
   Tensor forward(const Tensor& a) {
     Tensor y = copy_of(a);
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(info.name, linalg<T>(on).cholesky(on, ptr<T>(y), batch_of(a.shape()), a.size(-1)),
+      check_all(info.name, kernels::cpu::cholesky(on, ptr<T>(y), batch_of(a.shape()), a.size(-1)),
                 "is not positive definite");
     });
     l = y;
@@ -268,14 +265,12 @@ struct QrOp {  // of matrices with at least as many rows as columns
 
   std::array<Tensor, 2> forward(const Tensor& a) {
     const std::int64_t m = a.size(-2), n = a.size(-1);
-    const Shape front = front_of(a.shape());
-    const Tensor columns = by_columns(a);
-    Tensor q_columns = empty(columns.shape(), a.device(), a.dtype());
-    Tensor r_columns = empty(with_matrix(front, n, n), a.device(), a.dtype());
+    const Tensor rows = a.contiguous();
+    Tensor q_ = empty(a.shape(), a.device(), a.dtype());
+    Tensor r_ = empty(with_matrix(front_of(a.shape()), n, n), a.device(), a.dtype());
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      linalg<T>(on).qr(on, ptr<const T>(columns), ptr<T>(q_columns), ptr<T>(r_columns), batch_of(a.shape()), m, n);
+      kernels::cpu::qr(on, ptr<const T>(rows), ptr<T>(q_), ptr<T>(r_), batch_of(a.shape()), m, n);
     });
-    const Tensor q_ = by_columns(q_columns), r_ = by_columns(r_columns);
     q = q_;
     r = r_;
     return {q_, r_};
@@ -303,15 +298,13 @@ struct EighOp {
 
   std::array<Tensor, 2> forward(const Tensor& a) {
     Tensor w_ = empty(a.shape().removed(a.rank() - 1), a.device(), a.dtype());
-    Tensor v_columns = empty(a.shape(), a.device(), a.dtype());
-    const Tensor columns = by_columns(a);
+    Tensor v_ = empty(a.shape(), a.device(), a.dtype());
+    const Tensor rows = a.contiguous();
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(
-          info.name,
-          linalg<T>(on).eigh(on, ptr<const T>(columns), ptr<T>(w_), ptr<T>(v_columns), batch_of(a.shape()), a.size(-1)),
-          "has no eigenvalues that could be found; is it finite?");
+      check_all(info.name,
+                kernels::cpu::eigh(on, ptr<const T>(rows), ptr<T>(w_), ptr<T>(v_), batch_of(a.shape()), a.size(-1)),
+                "has no eigenvalues that could be found; is it finite?");
     });
-    const Tensor v_ = by_columns(v_columns);
     w = w_;
     v = v_;
     return {w_, v_};
@@ -332,17 +325,16 @@ struct SvdOp {
   std::array<Tensor, 3> forward(const Tensor& a) {
     const std::int64_t m = a.size(-2), n = a.size(-1), k = std::min(m, n);
     const Shape front = front_of(a.shape());
-    const Tensor columns = by_columns(a);
-    Tensor u_columns = empty(with_matrix(front, k, m), a.device(), a.dtype());
+    const Tensor rows = a.contiguous();
+    Tensor u_ = empty(with_matrix(front, m, k), a.device(), a.dtype());
     Tensor s_ = empty(front.inserted(front.rank(), k), a.device(), a.dtype());
-    Tensor vh_columns = empty(with_matrix(front, n, k), a.device(), a.dtype());
+    Tensor vh_ = empty(with_matrix(front, k, n), a.device(), a.dtype());
     dispatch(info, a, kWideFloats, [&]<class T>(const Cpu& on, T) {
-      check_all(info.name,
-                linalg<T>(on).svd(on, ptr<const T>(columns), ptr<T>(u_columns), ptr<T>(s_), ptr<T>(vh_columns),
-                                  batch_of(a.shape()), m, n),
-                "has no singular values that could be found; is it finite?");
+      check_all(
+          info.name,
+          kernels::cpu::svd(on, ptr<const T>(rows), ptr<T>(u_), ptr<T>(s_), ptr<T>(vh_), batch_of(a.shape()), m, n),
+          "has no singular values that could be found; is it finite?");
     });
-    const Tensor u_ = by_columns(u_columns), vh_ = by_columns(vh_columns);
     u = u_;
     s = s_;
     vh = vh_;
@@ -397,7 +389,6 @@ struct Pinv {
   }
 };
 
-#if LEVIN_EIGEN
 LEVIN_OP_TABLE(LuFactor)
 LEVIN_OP_TABLE(LuSolve)
 LEVIN_OP_TABLE(Inverse)
@@ -409,7 +400,6 @@ LEVIN_OP_TABLE(QrOp)
 LEVIN_OP_TABLE(EighOp)
 LEVIN_OP_TABLE(SvdOp)
 LEVIN_OP_TABLE(Pinv)
-#endif
 
 }  // namespace
 

@@ -20,12 +20,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 using Values = std::vector<double>;
 
 Tensor matrix(const Values& v, const Shape& s) { return from_data(v, s, cpu); }
-[[maybe_unused]] Tensor turned(const Tensor& x) { return transpose(x, -2, -1); }
-
-}  // namespace
-
-#if LEVIN_HAVE_EIGEN
-namespace {
+Tensor turned(const Tensor& x) { return transpose(x, -2, -1); }
 
 const std::vector<DType> kDTypes{DType::f32, DType::f64};
 Tensor eye_like(const Tensor& x) { return eye(x.size(-1), x.device(), x.dtype()); }
@@ -495,11 +490,6 @@ TEST_CASE("the gradient of singular values alone is finite where values are equa
   backward(sum(eigh(b).eigenvalues));
   CHECK(allclose(b.grad(), eye(3, cpu, DType::f64), 1e-12, 1e-12));
 }
-#else
-TEST_CASE("linear algebra in a build without Eigen names the option") {
-  CHECK_THROWS_WITH_AS((void)inv(matrix({1, 2, 3, 4}, {2, 2})), doctest::Contains("-Deigen=enabled"), UnsupportedError);
-}
-#endif
 
 TEST_CASE("linear algebra of 16 bits is refused by the name of the function") {
   CHECK_THROWS_WITH_AS((void)inv(zeros({2, 2}, cpu, DType::f16)), doctest::Contains("inv: f16 on cpu; has f32, f64"),
