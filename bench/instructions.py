@@ -8,8 +8,9 @@ How a kernel's vector path is found. cuobjdump prints the instructions of each k
 of basic blocks. A backward branch to a block that dominates it closes a loop. Loops count that have no loop inside,
 apart from loops that access no memory, such as one over dimensions: these are passed once. A loop has several ways from
 its first block back to it: for vectors and for single elements, with and without the slow path of a division. The
-script takes the way with the most accesses of the widest kind, among these the one with the most MUFU, among these the
-shortest. An unrolled body is one iteration over several vectors.
+script takes the way with the most of the widest accesses, among these the one that moves the most bytes by the widest
+access of each kind, among these the one with the most MUFU, among these the shortest. An unrolled body is one iteration
+over several vectors.
 
 A kernel has passes over its data. A pass is the loop whose way moves the most bytes an iteration by its kind of access:
 
@@ -20,6 +21,7 @@ A kernel has passes over its data. A pass is the loop whose way moves the most b
     read    vector loads of global memory, by a loop that stores too
     sum     the same, with a copy in shared memory
     put     vector stores of what shared memory holds
+    either  vector loads by instructions for any memory
     whole   vector stores, in a kernel without a loop: the way from its first instruction to its end
 
 The bytes of that access, over the bytes that an element has in it, are the elements of an iteration. The sum over the
@@ -61,8 +63,9 @@ Kernel = collections.namedtuple("Kernel", "name file function bytes passes known
 def row(name, file, functor, out, bytes_, *inputs):
     """A line for pointwise_row, which stores `out`."""
     operands = ", ".join(f"Operand<{t}>" for t in inputs)
-    sizes = {"bf16": 2, "float": 4}
-    return Kernel(name, file, rf"pointwise_row<{functor}, \d, {out}, {operands} ?>", bytes_, [("whole", sizes[out])])
+    sizes = {"bool": 1, "bf16": 2, "float": 4}
+    return Kernel(name, file, rf"pointwise_row<{functor}, \d, {out}, {operands} ?>", bytes_, [("whole", sizes[out])],
+                  KNOWN.get(name, ""))
 
 
 ACTIVATION = "autograd/ops/pointwise/activation.cu"
@@ -70,6 +73,10 @@ RELU = "autograd/ops/pointwise/relu.cu"
 CAST = "autograd/ops/pointwise/cast.cu"
 ARITH = "autograd/ops/pointwise/pointwise_arith.cu"
 MATH = "autograd/ops/pointwise/pointwise_math.cu"
+TRIGONOMETRY = "autograd/ops/pointwise/trigonometry.cu"
+SPECIAL = "autograd/ops/pointwise/special.cu"
+COMPARE = "autograd/ops/pointwise/compare.cu"
+FACTORY = "autograd/ops/pointwise/factory.cu"
 HARD = "autograd/ops/pointwise/hard_activation.cu"
 CHOOSE = "autograd/ops/pointwise/choose.cu"
 LSTM = "autograd/ops/pointwise/lstm_cell.cu"
@@ -80,7 +87,10 @@ JOIN = "autograd/ops/index/join.cu"
 INTERPOLATE = "autograd/ops/image/interpolate.cu"
 ROTARY = "autograd/ops/products/rotary.cu"
 RANDOM = "autograd/ops/pointwise/random.cu"
+LOSS = "autograd/ops/reduce/loss.cu"
 REDUCE = "autograd/ops/reduce/reduce.cu"
+EXTREME = "autograd/ops/reduce/extreme.cu"
+SCAN = "autograd/ops/reduce/scan.cu"
 SOFTMAX = "autograd/ops/reduce/softmax.cu"
 ENTROPY = "autograd/ops/reduce/cross_entropy.cu"
 LINEAR_ENTROPY = "autograd/ops/products/linear_cross_entropy.cu"
@@ -89,6 +99,32 @@ BATCH_NORM = "autograd/ops/reduce/batch_norm.cu"
 RESIDUAL = "autograd/ops/reduce/residual_norm.cu"
 UPDATE = "kernels/update/update_device.cu"
 SCALE = "kernels/update/loss_scale_device.cu"
+ADAFACTOR = "kernels/update/adafactor_device.cu"
+MUON = "kernels/update/muon_device.cu"
+BUCKET = "kernels/update/bucket_device.cu"
+
+# The state arrays of the update rules.
+RULES = {"Sgd": 1, "Adam": 2, "Rmsprop": 1, "Adagrad": 1, "Nadam": 2, "Radam": 2, "Adamax": 2, "Adadelta": 2, "Lion": 1,
+         "Asgd": 1, "Rprop": 2}
+PHILOX = "ten rounds of Philox for four numbers"
+NORMAL = PHILOX + ", and a root, a logarithm, a sine and a cosine for two, with the same bits on all devices"
+F64_STEPS = "numbers in f64, for the same bits on all devices, and their rounding to 16 bits"
+PLACES = "a choice between places of 64 bits for each number of 16"
+LOG_SUMS = "logarithms of sums of exponentials in f64"
+KNOWN = {
+    "Asinh float": "a logarithm, a root and a quotient",
+    "Acosh float": "a logarithm and a root",
+    "Atanh float": "a logarithm and a quotient",
+    "binary_cross_entropy float": "two logarithms",
+    "Tan bf16": "CUDA's tanf",
+    "Pow bf16": "CUDA's powf",
+    "Atan2 bf16": "CUDA's atan2f",
+    **{f"{op} {t}": why for t in ("bf16", "float") for op, why in (
+        ("Erfc", "an exponential of two parts, two polynomials and two quotients"),
+        ("Erfinv", "two polynomials of degree 9, a logarithm and a root"), ("Lgamma", "CUDA's lgamma in f64"),
+        ("Digamma", "an asymptotic series in f64"), ("Polygamma", "a sum of powers in f64"))},
+}
+
 
 def kernels_of(t, size):
     """The lines of a dtype of `size` bytes. Rows are those of 256 threads; bytes of parameters are not counted."""
@@ -100,14 +136,32 @@ def kernels_of(t, size):
         yield row(f"{op} {t}", ARITH, op, t, 3 * size, t, t)
     for op in ("Abs", "Neg", "Square", "Sign", "Clamp"):
         yield row(f"{op} {t}", ARITH, op, t, 2 * size, t)
-    for op in ("Exp", "Log", "Log1p", "Log2", "Sqrt", "Rsqrt", "Reciprocal", "Sine<0>", "Erf"):
+    for op in ("Exp", "Log", "Log1p", "Log2", "Sqrt", "Rsqrt", "Reciprocal", "Sine<0>", "Erf", "Expm1", "Log10",
+               "Sine<1>", "Tan", "Erfc"):
         yield row(f"{op} {t}", MATH, op, t, 2 * size, t)
+    for op in ("Pow", "Atan2"):
+        yield row(f"{op} {t}", MATH, op, t, 3 * size, t, t)
     for op in ("Hardtanh", "Hardsigmoid", "Hardswish", "Softsign"):
         yield row(f"{op} {t}", HARD, op, t, 2 * size, t)
         yield row(f"{op} backward {t}", HARD, f"Slope<{op}>", t, 3 * size, t, t)
     yield row(f"PRelu {t}", HARD, "PRelu", t, 3 * size, t, t)
     for op in ("Lerp", "ClampMin", "Copysign"):
         yield row(f"{op} {t}", CHOOSE, op, t, 3 * size, t, t)
+    for op in ("Sinh", "Cosh", "Asin", "Acos", "Atan", "Asinh", "Acosh", "Atanh"):
+        yield row(f"{op} {t}", TRIGONOMETRY, op, t, 2 * size, t)
+    for op in ("Erfinv", "Lgamma", "Digamma", "Polygamma"):
+        yield row(f"{op} {t}", SPECIAL, op, t, 2 * size, t)
+    for op in ("Hypot", "Logaddexp<0>", "Xlogy"):
+        yield row(f"{op} {t}", SPECIAL, op, t, 3 * size, t, t)
+    yield row(f"Eq {t}", COMPARE, "Eq", "bool", 2 * size + 1, t, t)
+    yield row(f"IsNan {t}", COMPARE, "IsNan", "bool", size + 1, t)
+    yield row(f"AddScaled {t}", CAST, "AddScaled", t, 3 * size, t, t)
+    for name, of in (("mse", "Square"), ("l1", "Absolute"), ("huber", r"Huber<\(HuberForm\)0> ?")):
+        yield row(f"{name}_loss {t}", LOSS, f"Difference<{of}>", t, 3 * size, t, t)
+        yield row(f"{name}_loss backward {t}", LOSS, f"DifferenceSlope<{of}>", t, 4 * size, t, t, t)
+    for name, of in (("binary_cross_entropy", "Probability"), ("binary_cross_entropy_with_logits", "Bce")):
+        yield row(f"{name} {t}", LOSS, f"{of}Value", t, 3 * size, t, t)
+        yield row(f"{name} backward {t}", LOSS, f"{of}Slope", t, 4 * size, t, t, t)
     # The steps of an LSTM's cell and of its gradient.
     yield row(f"Gate {t}", LSTM, "Gate", t, 3 * size, t, t)
     yield row(f"GatedTanh {t}", LSTM, "GatedTanh", t, 3 * size, t, t)
@@ -133,17 +187,37 @@ def kernels_of(t, size):
                      [("load", 2 * size + 4), ("store", size)])
         yield Kernel(f"add_{name} {t}", RESIDUAL, f"add_norm_rows<{centered}, {t}, {t}, 256>", 4 * size,
                      [("sum", 2 * size), *variance, ("put", size)])
-    yield Kernel(f"batch_norm moments {t}", BATCH_NORM, rf"channel_moments<{t}, {t}, [48], false>", size,
-                 [("load", size)])
-    yield Kernel(f"batch_norm apply {t}", BATCH_NORM,
-                 rf"channel_apply<{t}, {t}, {t}, [48], \(ApplyPass\)0>", 2 * size, [("store", size)])
-    yield Kernel(f"batch_norm backward sums {t}", BATCH_NORM,
-                 rf"channel_sums<{t}, {t}, [48], false, GradientFinish<float> ?>", 2 * size, [("load", 2 * size)])
-    for name, kernel in (("sum of all", "reduce_blocks"), ("sum of columns", "reduce_columns")):
-        yield Kernel(f"{name} {t}", REDUCE, rf"{kernel}<{t}, float, \(Reduce\)0, \(Map\)0, [48], {t}>", size,
-                     [("load", size)])
+    for name, file, finish in (("batch_norm", BATCH_NORM, "GradientFinish<float> ?"), ("group_norm", NORM, "NoFinish")):
+        yield Kernel(f"{name} moments {t}", file, rf"channel_moments<{t}, {t}, [48], false>", size, [("load", size)])
+        yield Kernel(f"{name} apply {t}", file, rf"channel_apply<{t}, {t}, {t}, [48], \(ApplyPass\)0>", 2 * size,
+                     [("store", size)])
+        yield Kernel(f"{name} backward sums {t}", file, rf"channel_sums<{t}, {t}, [48], false, {finish}>", 2 * size,
+                     [("load", 2 * size)])
+        yield Kernel(f"{name} backward apply {t}", file, rf"channel_apply<{t}, {t}, {t}, [48], \(ApplyPass\)1>",
+                     3 * size, [("store", size)])
+    for name, what in (("sum", (0, 0)), ("max", (2, 0)), ("sum of squared deviations", (0, 5)),
+                       ("sum of exponentials", (0, 6))):
+        for of, kernel, load in (("all", "reduce_blocks", "either"), ("columns", "reduce_columns", "load"),
+                                 ("rows", "reduce_groups", "either")):
+            yield Kernel(f"{name} of {of} {t}", REDUCE,
+                         r"%s<%s, float, \(Reduce\)%d, \(Map\)%d, [48], %s>" % (kernel, t, *what, t), size,
+                         [(load, size)])
+    yield Kernel(f"argmax of columns {t}", EXTREME, f"walk_extreme<true, false, {t}>", size, [("load", size)])
+    for name, of, more, known in (("cumsum", f"RunningSum<{t}, {t}> ?", 0, ""),
+                                  ("cummax", f"RunningExtreme<true, {t}> ?", 8, PLACES if size == 2 else ""),
+                                  ("logcumsumexp", f"RunningLogSumExp<{t}> ?", 0, LOG_SUMS)):
+        yield Kernel(f"{name} of rows {t}", SCAN, f"scan_dense_rows<256, {t}, {of}>", 2 * size + more,
+                     [("read", size)], known if known == LOG_SUMS else "")
+        yield Kernel(f"{name} totals of columns {t}", SCAN, f"walk_scan<true, {t}, {of}>", size, [("load", size)],
+                     known)
     yield Kernel(f"rotary {t}", ROTARY, f"rotate_items<[48], {t}>", 2 * size, [("whole", size)])
     yield Kernel(f"dropout {t}", RANDOM, f"dropout_items<{t}>", 2 * size, [("whole", size)])
+    yield Kernel(f"rand {t}", RANDOM, f"draw_items<{t}, Uniform<{t}> ?>", size, [("whole", size)],
+                 PHILOX if size == 2 else "")
+    yield Kernel(f"randn {t}", RANDOM, f"draw_items<{t}, Normal<{t}> ?>", size, [("whole", size)], NORMAL)
+    for name, of in (("arange", "Range"), ("linspace", "Steps")):
+        yield Kernel(f"{name} {t}", FACTORY, f"generate_items<[48], {t}, {of}<{t}> ?>", size, [("whole", size)],
+                     F64_STEPS if size == 2 else "")
     yield Kernel(f"sum of gathered rows {t}", INDEX, rf"sum_row_items<[48], {t}, unsigned int>", 2 * size,
                  [("load", size)])
     # A row of the other matrix for each number of the pattern, whose result's share is not counted.
@@ -159,6 +233,23 @@ def kernels_of(t, size):
                      1.25 * size + 1, [("whole", size)])
         yield Kernel(f"avg_pool backward {name} {t}", POOL, rf"avg_pool_inputs_known<true, {t}, {along}", 1.25 * size,
                      [("whole", size)])
+    yield Kernel(f"index_add of chunks {t}", INDEX, rf"sum_chunks<[48], {t}, unsigned int>", size, [("load", size)])
+    # The way passes the loads of all arrays that a rule may have; those of 16 bits are not the widest.
+    for op, states in RULES.items():
+        yield Kernel(f"{op} {t}", UPDATE, f"update<{op}Rule, {t}>", 3 * size + 8 * states,
+                     [("read", 4 * 5 if size == 4 else 4 * 3)])
+    # The widest loads are the two factors of a gradient, which caches hold.
+    yield Kernel(f"Lamb ratios {t}", UPDATE, f"lamb_ratios<{t}>", 2 * size + 16, [("read", 8 * 2)])
+    yield Kernel(f"Lamb {t}", UPDATE, f"lamb_apply<{t}>", 2 * size + 8, [("read", 4 * 3 if size == 4 else 4 * 2)])
+    yield Kernel(f"powers of gradients {t}", UPDATE, f"power_sums<{t}>", size, [("load", size)])
+    for op in ("scale_to_norm", "divide_all", "clamp_all"):
+        yield Kernel(f"{op} of gradients {t}", UPDATE, f"{op}<{t}>", 2 * size, [("read", size)])
+    yield Kernel(f"fill_all of gradients {t}", UPDATE, f"fill_all<{t}>", size, [("store", size)])
+    yield Kernel(f"Adafactor columns {t}", ADAFACTOR, f"adafactor_columns<{t}>", size, [("load", size)])
+    yield Kernel(f"running average of {t}", BUCKET, f"average<{t}, float>", size + 8,
+                 [("read", 4 if size == 2 else 8)])
+    yield Kernel(f"Muon {t}", MUON, f"muon_apply<{t}>", 2 * size + 2, [("store", size)])
+    yield Kernel(f"Muon direction {t}", MUON, f"muon_direction<{t}>", size + 10, [("store", 4)])
     yield Kernel(f"unscale and norm {t}", SCALE, f"unscale<{t}, float>", size + 4, [("store", 4)])
 
 
@@ -176,9 +267,13 @@ KERNELS = [
     *(Kernel(f"{name} float", INTERPOLATE, f"resample_plane_taps<{taps}, float, float>", 8, [("whole", 4)],
              f"{taps * taps} numbers of the image for each result, in places of their own")
       for name, taps in (("bilinear", 2), ("bicubic", 4))),
-    Kernel("Sgd float", UPDATE, "update<SgdRule, float>", 20, [("read", 4 * 3)]),
-    Kernel("Adam float", UPDATE, "update<AdamRule, float>", 28, [("read", 4 * 4)]),
-    Kernel("powers of gradients float", UPDATE, "power_sums<float>", 4, [("load", 4)]),
+    *(Kernel(f"transpose by {n} bytes", CAST, f"transpose<unsigned {of}, unsigned {of}>", 2 * n, [("whole", n)])
+      for of, n in (("char", 1), ("short", 2), ("int", 4), ("long", 8))),
+    Kernel("transpose to float of bf16", CAST, "transpose<float, bf16>", 6, [("whole", 4)]),
+    Kernel("transpose to bf16 of float", CAST, "transpose<bf16, float>", 6, [("whole", 2)]),
+    Kernel("copies of a bucket by 16 bytes", BUCKET, "copy_items<16>", 32, [("store", 16)]),
+    Kernel("Muon scale", MUON, "muon_scale", 4, [("store", 2)]),
+    Kernel("Muon combine", MUON, "muon_combine", 6, [("store", 2)]),
 ]
 
 
@@ -308,13 +403,15 @@ class Graph:
         for b in reversed(order):
             on = [n for n in self.next[b] if n in body and place[n] > place[b]]
             ends = first in self.next[b] or first == 0 and self.may_end[b]
-            choices = [best[n] for n in on if n in best] + ([((0, 0, 0), ())] if ends else [])
+            choices = [best[n] for n in on if n in best] + ([((0, 0, 0, 0), ())] if ends else [])
             if not choices:
                 continue
-            (moved, units, count), then = max(choices, key=lambda c: c[0])
-            moved += sum(a[1] for i in self.blocks[b] if (a := Access.of(i)) and a[1] == widest[a[0]])
+            (most, moved, units, count), then = max(choices, key=lambda c: c[0])
+            accesses = [a for i in self.blocks[b] if (a := Access.of(i)) and a[1] == widest[a[0]]]
+            most += sum(size == max(widest.values()) for _, size in accesses)
+            moved += sum(size for _, size in accesses)
             units += sum(i.op.startswith("MUFU") for i in self.blocks[b])
-            best[b] = ((moved, units, count - len(self.blocks[b])), (b, then))
+            best[b] = ((most, moved, units, count - len(self.blocks[b])), (b, then))
         if first not in best:
             return []
         out, node = [], best[first][1]

@@ -25,6 +25,13 @@ namespace detail {
 // x as a float whose last bit is set when x does not fit ("round to odd"): rounding that to 16 bits then gives what
 // rounding x once would, where rounding to the nearest float first can land on a tie that x is not.
 constexpr float to_odd(double x) {
+#if defined(__CUDA_ARCH__)
+  if (!std::is_constant_evaluated()) {
+    float cut = 0;
+    asm("cvt.rz.f32.f64 %0, %1;" : "=f"(cut) : "d"(x));
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(cut) | (static_cast<double>(cut) != x ? 1u : 0u));
+  }
+#endif
   const float nearest = static_cast<float>(x);
   const double back = static_cast<double>(nearest);
   std::uint32_t u = std::bit_cast<std::uint32_t>(nearest);

@@ -6,6 +6,7 @@
 //   unit::exp2(x)         2^-22, relative                   as std::exp2
 //   unit::log2(x)         2^-22, absolute, in [1, 2]        as std::log2
 //   unit::reciprocal(x)   2^-23, relative                   as 1 / x
+//   unit::sqrt(x)         2^-23, relative                   as std::sqrt
 //   unit::tanh(x)         2^-11, relative                   as std::tanh
 //   larger_or_nan(a, b)   none                              NaN if a or b is NaN; smaller_or_nan likewise
 //
@@ -21,6 +22,7 @@
 //   softplus, expm1       0.52     0.60
 //   erf                   0.51     0.52
 //   normal_cdf            0.56     0.98, and 2e-8 absolute for |x| > 5.5
+//   asin, acos, atan      0.51     0.52, and likewise sinh, cosh, asinh, acosh and atanh
 #pragma once
 
 #include <cmath>
@@ -51,6 +53,11 @@ LEVIN_HD float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+LEVIN_HD float sqrt(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 LEVIN_HD float tanh(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -65,6 +72,7 @@ LEVIN_HD float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysig
 LEVIN_HD float exp2(float x) { return detail::flushed(std::exp2(x)); }
 LEVIN_HD float log2(float x) { return std::log2(detail::flushed(x)); }
 LEVIN_HD float reciprocal(float x) { return detail::flushed(1.0f / detail::flushed(x)); }
+LEVIN_HD float sqrt(float x) { return std::sqrt(detail::flushed(x)); }
 LEVIN_HD float tanh(float x) { return std::tanh(x); }
 
 #endif
@@ -108,7 +116,7 @@ LEVIN_HD std::uint32_t rounded_pair(float low, float high) {
 // What math.h computes for f32 and f64, for a result of type H, a 16-bit float.
 namespace half_math {
 
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f, kHalfPi = 1.57079633f;
 
 LEVIN_HD float exp(float x) { return unit::exp2(x * kLog2E); }
 // The same with subnormal results, which f16 rounds to 0.
@@ -183,6 +191,62 @@ LEVIN_HD float erf(float x) {
   return std::copysign(near ? a * p : 1 - unit::exp2(p), x);
 }
 LEVIN_HD float normal_pdf(float x) { return 0.398942280f * unit::exp2(x * x * (-0.5f * kLog2E)); }
+
+// asin(s), z = s^2, for |s| <= 1/2; 2^-19.1.
+LEVIN_HD float asin_small(float s, float z) {
+  return s * (1 + z * (0.166801259f + z * (0.0718997940f + z * 0.0641073063f)));
+}
+LEVIN_HD float asin(float x) {
+  const float a = std::fabs(x);
+  const bool small = a < 0.5f;
+  const float z = small ? a * a : 0.5f - 0.5f * a, p = asin_small(small ? a : unit::sqrt(z), z);
+  return std::copysign(small ? p : kHalfPi - 2 * p, x);
+}
+LEVIN_HD float acos(float x) {
+  const float a = std::fabs(x);
+  const bool small = a < 0.5f;
+  const float z = small ? a * a : 0.5f - 0.5f * a, p = asin_small(small ? x : unit::sqrt(z), z), rest = kHalfPi - p;
+  return small ? rest : x < 0 ? rest + rest : p + p;
+}
+// atan(r) for r <= 1; 2^-17.6.
+LEVIN_HD float atan_small(float r) {
+  const float z = r * r;
+  return r * (1 + z * (-0.333088994f +
+                       z * (0.196182936f + z * (-0.122514568f + z * (0.0587697327f + z * -0.0139548890f)))));
+}
+LEVIN_HD float atan(float x) {
+  const float a = std::fabs(x);
+  const bool high = a > 1;
+  const float p = atan_small(high ? unit::reciprocal(a) : a);
+  return std::copysign(high ? kHalfPi - p : p, x);
+}
+// e^a / 2, which overflows later than e^a.
+LEVIN_HD float half_exp(float a) { return unit::exp2(a * kLog2E - 1); }
+LEVIN_HD float sinh(float x) {
+  const float a = std::fabs(x), z = a * a, half = half_exp(a);
+  const float small = a * (1 + z * (0.166582137f + z * 0.00861060899f));  // 2^-17.1
+  return std::copysign(a < 1 ? small : half - 0.25f * unit::reciprocal(half), x);
+}
+LEVIN_HD float cosh(float x) {
+  const float half = half_exp(std::fabs(x));
+  return half + 0.25f * unit::reciprocal(half);
+}
+// log(x + root), whose sum may overflow.
+LEVIN_HD float log_of_sum(float x, float root) { return (unit::log2(0.5f * x + 0.5f * root) + 1) * kLn2; }
+LEVIN_HD float asinh(float x) {
+  const float a = std::fabs(x), z = a * a;
+  const float small = a * (1 + z * (-0.16660586f + z * (0.0734559372f + z * -0.0330612995f)));  // 2^-20.4
+  const float large = log_of_sum(a, a > 0x1p30f ? a : unit::sqrt(z + 1));
+  return std::copysign(a < 0.5f ? small : large, x);
+}
+// Below -1 the sum of x and the root may round to 0; that of x and x has no logarithm.
+LEVIN_HD float acosh(float x) { return log_of_sum(x, x > -1 && x <= 0x1p30f ? unit::sqrt((x - 1) * (x + 1)) : x); }
+LEVIN_HD float atanh(float x) {
+  const float a = std::fabs(x), z = a * a;
+  const float small = a * (1 + z * (0.333406389f + z * (0.196936503f + z * 0.178417489f)));  // 2^-20.9
+  const float large = (unit::log2(1 + a) - unit::log2(1 - a)) * (0.5f * kLn2);
+  return std::copysign(a < 0.375f ? small : large, x);
+}
 
 }  // namespace half_math
 

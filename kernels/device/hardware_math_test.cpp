@@ -66,13 +66,35 @@ TEST_CASE_TEMPLATE("formulas for 16-bit results are within the errors of their t
   CHECK(worst<H>([](float x) { return half_math::erf(x); }, [](double x) { return std::erf(x); }, -1e30, 1e30) <=
         (kWide ? 0.52 : 0.51));
   CHECK(worst<H>([](float x) { return half_math::normal_pdf(x); }, normal_pdf, -5.5, 5.5) <= (kWide ? 0.52 : 0.51));
+  const double most = kWide ? 0.52 : 0.51;
+  CHECK(worst<H>([](float x) { return half_math::asin(x); }, [](double x) { return std::asin(x); }, -1, 1) <= most);
+  CHECK(worst<H>([](float x) { return half_math::acos(x); }, [](double x) { return std::acos(x); }, -1, 1) <= most);
+  CHECK(worst<H>([](float x) { return half_math::atan(x); }, [](double x) { return std::atan(x); }, -4e38, 4e38) <=
+        most);
+  const double high = kWide ? 11.78 : 89.4;  // the largest whose result is no infinity
+  CHECK(worst<H>([](float x) { return half_math::sinh(x); }, [](double x) { return std::sinh(x); }, -high, high) <=
+        most);
+  CHECK(worst<H>([](float x) { return half_math::cosh(x); }, [](double x) { return std::cosh(x); }, -high, high) <=
+        most);
+  CHECK(worst<H>([](float x) { return half_math::asinh(x); }, [](double x) { return std::asinh(x); }, -4e38, 4e38) <=
+        most);
+  CHECK(worst<H>([](float x) { return half_math::acosh(x); }, [](double x) { return std::acosh(x); }, 1, 4e38) <= most);
+  CHECK(worst<H>([](float x) { return half_math::atanh(x); }, [](double x) { return std::atanh(x); }, -0.9999,
+                 0.9999) <= most);
 }
 
 TEST_CASE("formulas for 16-bit results keep NaN, and have their limits at the infinities") {
-  for (const float y : {half_math::sigmoid(kNan), half_math::exp(kNan), half_math::tanh<f16>(kNan),
-                        half_math::tanh<bf16>(kNan), half_math::softplus(kNan), half_math::expm1_nonpositive(kNan),
+  for (const float y : {half_math::sigmoid(kNan),    half_math::exp(kNan),        half_math::tanh<f16>(kNan),
+                        half_math::tanh<bf16>(kNan), half_math::softplus(kNan),   half_math::expm1_nonpositive(kNan),
                         half_math::normal_cdf(kNan), half_math::normal_pdf(kNan), half_math::log(kNan),
-                        half_math::log(-1.0f), half_math::log1p(kNan), half_math::log1p(-2.0f), half_math::erf(kNan)})
+                        half_math::log(-1.0f),       half_math::log1p(kNan),      half_math::log1p(-2.0f),
+                        half_math::erf(kNan),        half_math::asin(kNan),       half_math::asin(1.5f),
+                        half_math::acos(kNan),       half_math::acos(-1.5f),      half_math::atan(kNan),
+                        half_math::sinh(kNan),       half_math::cosh(kNan),       half_math::asinh(kNan),
+                        half_math::acosh(kNan),      half_math::acosh(0.99f),     half_math::acosh(-2.0f),
+                        half_math::acosh(-65504.0f), half_math::acosh(-1e-40f),   half_math::acosh(-1e30f),
+                        half_math::acosh(-kInf),     half_math::atanh(kNan),      half_math::atanh(1.5f),
+                        half_math::atanh(kInf)})
     CHECK(std::isnan(y));
   CHECK(half_math::sigmoid(kInf) == 1);
   CHECK(half_math::sigmoid(-kInf) == 0);
@@ -87,6 +109,15 @@ TEST_CASE("formulas for 16-bit results keep NaN, and have their limits at the in
   CHECK(std::signbit(half_math::log1p(-0.0f)));
   CHECK(half_math::erf(-kInf) == -1);
   CHECK(std::signbit(half_math::erf(-0.0f)));
+  for (const float y : {half_math::asin(-0.0f), half_math::atan(-0.0f), half_math::sinh(-0.0f), half_math::asinh(-0.0f),
+                        half_math::atanh(-0.0f)})
+    CHECK((y == 0 && std::signbit(y)));
+  CHECK(half_math::acos(1.0f) == 0);
+  CHECK(half_math::acosh(1.0f) == 0);
+  for (const float y : {half_math::sinh(kInf), half_math::cosh(-kInf), half_math::asinh(kInf), half_math::acosh(kInf),
+                        half_math::atanh(1.0f)})
+    CHECK(y == kInf);
+  CHECK(half_math::atan(-kInf) == -half_math::kHalfPi);
   CHECK(half_math::softplus(-kInf) == 0);
   CHECK(half_math::softplus(kInf) == kInf);
   CHECK(half_math::expm1_nonpositive(-kInf) == -1);

@@ -86,14 +86,16 @@ __global__ void __launch_bounds__(kTransposeThreads<To>, kTransposeAtOnce<To, Fr
   }
   __syncthreads();
 
-  const auto place = [&](int b, int a) { return b * kSide + (a / kSize ^ b / kSize % 8) * kSize + a % kSize; };
+  // Unsigned: signed numbers would take three instructions for each division by a power of two.
+  const auto place = [](unsigned b, unsigned a) { return b * kSide + (a / kSize ^ b / kSize % 8) * kSize + a % kSize; };
   if (plan.x_vectors) {
-    constexpr int kAcross = kSide / kRead, kEach = kSide * kAcross / kThreads;
+    constexpr unsigned kAcross = kSide / kRead, kEach = kSide * kAcross / kThreads;
     static_assert(kSize % kRead == 0);
     Vec<From, kRead> in[kEach];
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      const int id = thread + k * kThreads, b = id / kAcross, a = id % kAcross * kRead;
+    for (unsigned k = 0; k < kEach; ++k) {
+      const unsigned id = threadIdx.x + k * kThreads;
+      const int b = int(id / kAcross), a = int(id % kAcross * kRead);
       if (whole || (b < bs && a + kRead <= as)) {
         in[k] = load_streaming<kRead>(x + x_at[b] + a);
       } else {
@@ -101,8 +103,9 @@ __global__ void __launch_bounds__(kTransposeThreads<To>, kTransposeAtOnce<To, Fr
       }
     }
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      const int id = thread + k * kThreads, b = id / kAcross, a = id % kAcross * kRead;
+    for (unsigned k = 0; k < kEach; ++k) {
+      const unsigned id = threadIdx.x + k * kThreads;
+      const int b = int(id / kAcross), a = int(id % kAcross * kRead);
       Vec<To, kRead> as_to;
 #pragma unroll
       for (int e = 0; e < kRead; ++e) as_to[e] = To(Wide<From>(in[k][e]));
@@ -118,17 +121,18 @@ __global__ void __launch_bounds__(kTransposeThreads<To>, kTransposeAtOnce<To, Fr
   __syncthreads();
 
   if (plan.out_vectors) {
-    constexpr int kAcross = kSide / kSize, kEach = kSide * kAcross / kThreads;
+    constexpr unsigned kAcross = kSide / kSize, kEach = kSide * kAcross / kThreads;
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
+    for (unsigned k = 0; k < kEach; ++k) {
       // Of a warp 8 threads are neighbours along b, 4 along a.
-      const int id = thread + k * kThreads, rest = id / 32;
-      const int b = (id % 8 + rest % (kAcross / 8) * 8) * kSize, a = id / 8 % 4 + rest / (kAcross / 8) * 4;
+      const unsigned id = threadIdx.x + k * kThreads, rest = id / 32;
+      const int b = int((id % 8 + rest % (kAcross / 8) * 8) * kSize), a = int(id / 8 % 4 + rest / (kAcross / 8) * 4);
       if (!whole && (a >= as || b >= bs)) continue;
       Vec<To> v;
       if (whole || b + kSize <= bs) {
+        const To* const column = tile + place(b, a);
 #pragma unroll
-        for (int e = 0; e < kSize; ++e) v[e] = tile[place(b + e, a)];
+        for (int e = 0; e < kSize; ++e) v[e] = column[e * kSide];
         store_streaming(out + out_at[a] + b, v);
       } else {
         for (int e = 0; b + e < bs; ++e) out[out_at[a] + b + e] = tile[place(b + e, a)];

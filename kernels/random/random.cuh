@@ -95,14 +95,18 @@ struct Words {
   }
 };
 
-// The elements of a thread: whole blocks of words, and 16 bytes where that is more.
+// The elements of an item: whole blocks of words, and 16 bytes where that is more.
 template <class T>
 inline constexpr int kDrawn = kVec<T> > 4 ? kVec<T> : 4;
-
-// y[first .. first + kDrawn) = v, up to n; in wide stores where y allows them.
+// A thread has 16 elements in items that lie a block's width apart: the keys of a round serve the words of all.
 template <class T>
-__device__ __forceinline__ void store_drawn(T* y, int64_t first, int64_t n, const T (&v)[kDrawn<T>]) {
-  if (first + kDrawn<T> <= n && aligned16(y)) {
+inline constexpr int kDrawnItems = 16 / kDrawn<T>;
+inline constexpr int kDrawnByBlock = 16 * kMoveThreads;
+
+// y[first .. first + kDrawn) = v, up to n; in wide stores where all of it is below n and y is aligned to them.
+template <class T>
+__device__ __forceinline__ void store_drawn(T* y, int64_t first, int64_t n, bool vectors, const T (&v)[kDrawn<T>]) {
+  if (vectors) {
 #pragma unroll
     for (int k = 0; k < kDrawn<T>; k += kVec<T>) {
       Vec<T> part;
@@ -119,23 +123,34 @@ __device__ __forceinline__ void store_drawn(T* y, int64_t first, int64_t n, cons
 // F makes four elements of a block of words: `draw(words, low words, T (&v)[4])`; kTwo: it wants the low words.
 template <class T, class F>
 __global__ void draw_items(F f, RandomRange range, T* y, int64_t n) {
-  const int64_t first = own_item() * kDrawn<T>;
-  if (first >= n) return;
+  constexpr int kBlocks = kDrawn<T> / 4, kParts = F::kTwo ? 2 : 1;
+  const int64_t begin = int64_t{blockIdx.x} * kDrawnByBlock, own = begin + kDrawn<T> * static_cast<int>(threadIdx.x);
+  const bool vectors = begin + kDrawnByBlock <= n && aligned16(y);
   const Words words(range);
-  T v[kDrawn<T>];
+  PhiloxBlock w[kDrawnItems<T> * kBlocks * kParts];
 #pragma unroll
-  for (int k = 0; k < kDrawn<T>; k += 4) {
-    PhiloxBlock low{};
-    if constexpr (F::kTwo) low = words.block((first + k) / 4, 1);
-    T four[4];
-    f(words.block((first + k) / 4, 0), low, four);
-    for (int j = 0; j < 4; ++j) v[k + j] = four[j];
+  for (int b = 0; b < kDrawnItems<T> * kBlocks; ++b) {
+    const int64_t first = own + b / kBlocks * kMoveThreads * kDrawn<T>;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) w[b * kParts + part] = words.counter(first / 4 + b % kBlocks, part);
   }
-  store_drawn(y, first, n, v);
+  words.draw(w);
+#pragma unroll
+  for (int k = 0; k < kDrawnItems<T>; ++k) {
+    T v[kDrawn<T>];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const PhiloxBlock* const of = w + (k * kBlocks + b) * kParts;
+      T four[4];
+      f(of[0], of[kParts - 1], four);
+      for (int j = 0; j < 4; ++j) v[4 * b + j] = four[j];
+    }
+    store_drawn(y, own + k * kMoveThreads * kDrawn<T>, n, vectors, v);
+  }
 }
 template <class T, class F>
 void draw(const Gpu& on, const F& f, T* y, int64_t n, RandomRange range) {
-  on.launch(draw_items<T, F>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), f, range, y, n);
+  on.launch(draw_items<T, F>, Grid{.blocks = blocks_for(n, kDrawnByBlock), .threads = kMoveThreads}, f, range, y, n);
 }
 
 template <class T>

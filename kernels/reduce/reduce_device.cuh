@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "kernels/device/block.cuh"
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/device/strided.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/executor/gpu.h"
@@ -83,7 +84,8 @@ __device__ __forceinline__ A mapped(T raw, [[maybe_unused]] A shift, [[maybe_unu
     if constexpr (kMap == Map::square) return v * v;
     if constexpr (kMap == Map::power) return std::pow(std::fabs(v), p);
     if constexpr (kMap == Map::deviation) return (v - shift) * (v - shift);
-    if constexpr (kMap == Map::exp) return math::exp(v - shift);
+    if constexpr (kMap == Map::exp && sizeof(T) == 2) return half_math::exp(v - shift);  // for a result of 16 bits
+    if constexpr (kMap == Map::exp && sizeof(T) != 2) return math::exp(v - shift);
     if constexpr (kMap == Map::value) return v;
   }
 }

@@ -122,6 +122,14 @@ struct RunningExtreme {
   }
 };
 
+// all becomes all joined with x, the k-th of its row, which stands behind all others.
+template <class Op, class T>
+LEVIN_HD void join_next(typename Op::Value& all, T x, std::int64_t k) {
+  if constexpr (requires { Op::take(all, x, k); })
+    Op::take(all, x, k);
+  else
+    all = Op::join(all, Op::of(x, k));
+}
 // The results of v at a place.
 template <class Op>
 LEVIN_HD void put(const Op& op, std::int64_t place, const typename Op::Value& v) {
@@ -203,10 +211,7 @@ void arg_extreme(const Cpu& on, const T* x, T* values, std::int64_t* indices, st
 // all becomes all joined with the number at `place`, the k-th of its row, and is put there.
 template <class T, class Op>
 void scan_step(const T* x, const Op& op, std::int64_t place, std::int64_t k, typename Op::Value& all) {
-  if constexpr (requires { Op::take(all, x[place], k); })
-    Op::take(all, x[place], k);
-  else
-    all = Op::join(all, Op::of(x[place], k));
+  join_next<Op>(all, x[place], k);
   put(op, place, all);
 }
 
@@ -403,9 +408,9 @@ struct Walk {
   __device__ std::int64_t blocks() const { return (lines + across - 1) / across * chunks; }
 };
 
-// The best of a chunk of each line. `from`: [lines, n] places in x's lines (of full_n elements) to choose among, or
-// null for all. parts: [lines, chunks] places; where it is null, values (may be null) and indices are written.
-template <bool kLargest, class T>
+// The best of a chunk of each line. kListed: of those at the places from[line, n] in x's lines (of full_n elements), in
+// order. parts: [lines, chunks] places; where it is null, values (may be null) and indices are written.
+template <bool kLargest, bool kListed, class T>
 __global__ void __launch_bounds__(kWalkThreads)
     walk_extreme(const T* x, Walk walk, std::int64_t full_n, const std::int64_t* from, std::int64_t* parts, T* values,
                  std::int64_t* indices) {
@@ -422,18 +427,30 @@ __global__ void __launch_bounds__(kWalkThreads)
     Best best{kLargest ? kLowest : kHighest, std::numeric_limits<long long>::max()};
     const std::int64_t o = at.line / walk.inner, start = o * full_n * walk.inner + (at.line - o * walk.inner);
     if (at.inside) {
-      const auto candidate = [&](std::int64_t k) {
-        if (from) k = from[at.line * walk.n + k];
-        return Best{static_cast<A>(x[start + k * walk.inner]), k};
-      };
+      const auto place = [&](std::int64_t k) { return kListed ? from[at.line * walk.n + k] : k; };
       const std::int64_t last = (at.chunk + 1) * walk.per_chunk, end = last < walk.n ? last : walk.n;
       std::int64_t k = at.chunk * walk.per_chunk + at.row;
-      for (; k + 3 * walk.down < end; k += 4 * walk.down) {
-        const Best a = candidate(k), b = candidate(k + walk.down), c = candidate(k + 2 * walk.down),
-                   d = candidate(k + 3 * walk.down);
-        best = better(best, better(better(a, b), better(c, d)));
-      }
-      for (; k < end; k += walk.down) best = better(best, candidate(k));
+      const std::int64_t step = walk.down * walk.inner;
+      const T* next = x + start + k * walk.inner;  // the element k where none are listed
+      // Takes the best of N elements from k on. They come in order, so the first of equal ones stays.
+      const auto take = [&]<int N>(std::integral_constant<int, N>) {
+        T v[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[j] = kListed ? x[start + place(k + j * walk.down) * walk.inner] : next[j * step];
+        int taken = -1;  // shorter than a place
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          const A wide = static_cast<A>(v[j]), top = best.value;
+          // A NaN is neither above nor below.
+          if (!(kLargest ? wide <= top : wide >= top) && top == top) best.value = wide, taken = j;
+        }
+        if (taken >= 0) best.index = place(k + taken * walk.down);
+        k += N * walk.down;
+        next += N * step;
+      };
+      if (k < end) best.index = place(k);  // of a thread's elements the first, unless another one is better
+      while (k + 3 * walk.down < end) take(std::integral_constant<int, 4>{});
+      while (k < end) take(std::integral_constant<int, 1>{});
     }
     const auto mine = walk.shared(scratch, at);
     mine[at.row] = best;
@@ -464,13 +481,13 @@ void arg_extreme(const Gpu& on, const T* x, T* values, std::int64_t* indices, st
   const std::int64_t* all = nullptr;
   std::int64_t* parts =
       walk.chunks > 1 ? scratch_of.template operator()<std::int64_t>(walk.lines * walk.chunks) : nullptr;
-  on.launch(walk_extreme<kLargest, T>, walk.grid(), x, walk, n, all, parts, values, indices);
+  on.launch(walk_extreme<kLargest, false, T>, walk.grid(), x, walk, n, all, parts, values, indices);
   if (!parts) return;
   Walk join(outer, walk.chunks, inner, 4);
   join.chunks = 1;
   join.per_chunk = join.n;
   std::int64_t* none = nullptr;
-  on.launch(walk_extreme<kLargest, T>, join.grid(), x, join, n, parts, none, values, indices);
+  on.launch(walk_extreme<kLargest, true, T>, join.grid(), x, join, n, parts, none, values, indices);
 }
 
 // The scan of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line join
@@ -501,9 +518,17 @@ __global__ void __launch_bounds__(kWalkThreads) walk_scan(const T* x, Walk walk,
     Value before = Op::none();
     if (kTotals || totals) {
       if constexpr (kTotals) {
-        if (at.inside)
-          for (std::int64_t k = begin + at.row; k < end; k += walk.down)
-            before = Op::join(before, Op::of(x[at.start + k * walk.inner], k));
+        const std::int64_t step = walk.down * walk.inner, stop = at.inside ? end : begin;
+        std::int64_t k = begin + at.row;
+        const T* from = x + at.start + k * walk.inner;
+        for (; k + 3 * walk.down < stop; k += 4 * walk.down, from += 4 * step) {
+          T four[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) four[j] = from[j * step];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) join_next<Op>(before, four[j], k + j * walk.down);
+        }
+        for (; k < stop; k += walk.down, from += step) join_next<Op>(before, *from, k);
       } else if (at.inside) {
         for (std::int64_t c = at.row; c < at.chunk; c += walk.down)
           before = Op::join(before, totals[at.line * walk.chunks + c]);

@@ -49,14 +49,17 @@ template <class T>
 __global__ void adafactor_columns(Slot<T> s, AdafactorLines lines, double* part, const float* found_inf) {
   using A = Accum<T>;
   if (skipped(found_inf)) return;
-  const std::int64_t all = lines.matrices * lines.columns;
+  const std::int64_t all = lines.matrices * lines.columns, step = gridDim.y * lines.row_step;
+  const std::int64_t rows = (lines.rows - blockIdx.y + gridDim.y - 1) / gridDim.y;  // of this block
   for (std::int64_t k = std::int64_t{blockIdx.x} * kUpdateThreads + threadIdx.x; k < all;
        k += std::int64_t{gridDim.x} * kUpdateThreads) {
-    const std::int64_t at = lines.matrix(k / lines.columns) + k % lines.columns * lines.column_step;
+    const T* from = s.g + lines.matrix(k / lines.columns) + k % lines.columns * lines.column_step;
+    from += blockIdx.y * lines.row_step;
     double sum = 0;
-    for (std::int64_t row = blockIdx.y; row < lines.rows; row += gridDim.y) {
-      const A g = static_cast<A>(s.g[at + row * lines.row_step]);
-      sum += double(g) * double(g);
+#pragma unroll 4
+    for (std::int64_t i = 0; i < rows; ++i, from += step) {
+      const double g = double(static_cast<A>(*from));
+      sum += g * g;
     }
     part[std::int64_t{blockIdx.y} * all + k] = sum;
   }

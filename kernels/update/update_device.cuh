@@ -434,6 +434,13 @@ __device__ void load_gradients(const Slot<T>& s, std::int64_t i, const Products<
   load_gradients<V>(s.g + i, products, to);
 }
 
+// Whether elements [begin, end) of a slot can be moved V at a time.
+template <int V, class T>
+__device__ bool takes_vectors(const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  return (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) &&
+         aligned16(s.c) && aligned16(s.rounded);
+}
+
 template <int V, class F, class T>
 __device__ void update_elements(const F& f, const Slot<T>& s, const Products<Accum<T>>& products, std::int64_t step,
                                 std::int64_t begin, std::int64_t end) {
@@ -475,9 +482,7 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
   const Step f = *shared;
   const Products<A> products{factors};
   constexpr int V = kVec<A>;
-  const bool vectors = (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) &&
-                       aligned16(s.c) && aligned16(s.rounded);
-  if (vectors)
+  if (takes_vectors<V>(s, begin, end))
     update_elements<V>(f, s, products, step, begin, end);
   else
     update_elements<1>(f, s, products, step, begin, end);
@@ -550,6 +555,22 @@ __global__ void lamb_ratios(const __grid_constant__ SlotTable<Slot<T>> table, La
     ratios[k] = lamb_ratio(p, u);
   }
 }
+template <int V, class T>
+__device__ void apply_lamb(const LambStep<Accum<T>>& f, Accum<T> rate, const Slot<T>& s, std::int64_t step,
+                           std::int64_t begin, std::int64_t end) {
+  using A = Accum<T>;
+  for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
+    Vec<T, V> p = load<V>(s.p + i);
+    const Vec<A, V> a = load<V>(s.a + i), b = load<V>(s.b + i);
+    A value[V];
+    for (int j = 0; j < V; ++j) {
+      const A old = static_cast<A>(p[j]);
+      value[j] = old - rate * f.direction(old, a[j], b[j]);
+    }
+    round_parameters<V>(s, step, i, value, p);
+    store_parameters(s, i, p);
+  }
+}
 // The second pass. Counts of steps grow as in `update`.
 template <class T>
 __global__ void lamb_apply(const __grid_constant__ SlotTable<Slot<T>> table, LambRule rule, const double* numbers,
@@ -568,13 +589,11 @@ __global__ void lamb_apply(const __grid_constant__ SlotTable<Slot<T>> table, Lam
   }
   __syncthreads();
   const LambStep<A> f = *shared;
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
-    const A old = static_cast<A>(s.p[i]);
-    const A value[1] = {old - *rate * f.direction(old, s.a[i], s.b[i])};
-    Vec<T, 1> p{};
-    round_parameters<1>(s, step, i, value, p);
-    store_parameters(s, i, p);
-  }
+  constexpr int V = kVec<A>;
+  if (takes_vectors<V>(s, begin, end))
+    apply_lamb<V>(f, *rate, s, step, begin, end);
+  else
+    apply_lamb<1>(f, *rate, s, step, begin, end);
   if (!is_last_block(ticket, gridDim.x)) return;
   for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) ++*table.slots[k].step;
 }

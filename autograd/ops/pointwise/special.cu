@@ -4,12 +4,15 @@
 #include <concepts>
 
 #include "autograd/ops/pointwise/elementary.h"
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/math/special.h"
 #include "kernels/math/trigonometry.h"
 
 namespace levin {
 namespace pointwise {
 namespace {
+
+namespace h = kernels::half_math;
 
 // log(e^a + e^b), or to base 2.
 template <int base>
@@ -25,6 +28,12 @@ struct Logaddexp {
     T y = base == 2 ? m::softplus(below * m::detail::kLn2<T>) / m::detail::kLn2<T> : m::softplus(below);
     y = a == b ? (base == 2 ? T(1) : m::detail::kLn2<T>) : y;  // also of equal infinities
     return larger + y;
+  }
+  template <class H>
+  LEVIN_HD float for_half(float a, float b) const {
+    const float apart = std::abs(a - b), below = apart == apart ? -apart : 0.0f;
+    const float low = h::log1p(kernels::unit::exp2(base == 2 ? below : below * h::kLog2E));
+    return kernels::larger_or_nan(a, b) + (base == 2 ? low * h::kLog2E : low);
   }
   // The share of a. Equal infinities have equal shares.
   static Tensor share(const Tensor& a, const Tensor& b) {
@@ -70,7 +79,15 @@ struct Xlogy {
   static constexpr Saves kSaves = Saves::input;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
-    const T y = a * m::log(b);
+    return of(a, b, m::log(b));
+  }
+  template <class H>
+  LEVIN_HD float for_half(float a, float b) const {
+    return of(a, b, h::log(b));
+  }
+  template <class T>
+  LEVIN_HD static T of(T a, T b, T log) {
+    const T y = a * log;
     return a == T(0) && b == b ? T(0) : y;
   }
   Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const {

@@ -4,6 +4,7 @@
 
 #include "autograd/ops/pointwise/pointwise.h"
 #include "autograd/ops/reduce/loss_parts.h"
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/math/math.h"
 
 namespace levin {
@@ -11,6 +12,7 @@ namespace pointwise {
 namespace {
 
 namespace m = kernels::math;
+namespace h = kernels::half_math;
 
 // f(x - target), an even function of the difference d. F has the value, the slope, and the slope in public ops.
 struct Square {
@@ -129,9 +131,17 @@ struct BceValue {
   static constexpr std::int64_t kGrain = 16384;
   template <class T>
   LEVIN_HD T operator()(T x, T target) const {
-    //x| times the probability of the class that x denies; an infinite x that denies no class costs 0.
+    return of(x, target, m::softplus(x < T(0) ? x : -x));
+  }
+  template <class H>
+  LEVIN_HD float for_half(float x, float target) const {
+    return of(x, target, h::softplus(-std::abs(x)));
+  }
+  template <class T>
+  LEVIN_HD static T of(T x, T target, T rest) {
+    // |x| times the probability of the class that x denies; an infinite x that denies no class costs 0.
     const T denied = x < T(0) ? target : T(1) - target;
-    return (denied == T(0) ? T(0) : denied * std::abs(x)) + m::softplus(x < T(0) ? x : -x);
+    return (denied == T(0) ? T(0) : denied * std::abs(x)) + rest;
   }
 };
 struct BceSlope {
@@ -181,7 +191,15 @@ struct ProbabilityValue {
   static constexpr std::int64_t kGrain = 16384;
   template <class T>
   LEVIN_HD T operator()(T x, T target) const {
-    const T least = T(-100), yes = m::log(x), no = m::log1p(-x);
+    return of(target, m::log(x), m::log1p(-x));
+  }
+  template <class H>
+  LEVIN_HD float for_half(float x, float target) const {
+    return of(target, h::log(x), h::log1p(-x));
+  }
+  template <class T>
+  LEVIN_HD static T of(T target, T yes, T no) {
+    const T least = T(-100);
     return (target - T(1)) * (no < least ? least : no) - target * (yes < least ? least : yes);
   }
 };
