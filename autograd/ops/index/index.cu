@@ -13,6 +13,7 @@
 #include "autograd/ops/index/sorted.h"
 #include "autograd/row_gradient.h"
 #include "kernels/executor/dispatch.h"
+#include "kernels/index/counts.cuh"
 #include "kernels/index/index.cuh"
 #include "kernels/index/lines.cuh"
 #include "kernels/index/nonzero.cuh"
