@@ -68,9 +68,10 @@ struct Cpu {
 
 // Note [Levels and types]
 // A kernel's v4 code serves f32, the type that nets compute in; calls that involve f64 or 16-bit floats, or no f32 at
-// all, run its v3 code there, which is as fast on many CPUs and keeps the library a third smaller. gemm, conv and
-// attention have all levels for all types: their tiles use the wider registers fully. Rows of softmax, norms and sums
-// have v4 code for 16-bit floats, too (pick_halves.h): one instruction widens a register of them.
+// all, run its v3 code there, which is as fast on many CPUs and keeps the library a third smaller. gemm, conv,
+// attention and linear algebra have all levels for all types: their tiles use the wider registers fully. Rows of
+// softmax, norms and sums (pick_halves.h) and sparse products (pick_float.h) have v4 code for 16-bit floats, too: one
+// instruction widens a register of them.
 template <class T>
 using PointedTo = std::remove_cv_t<std::remove_pointer_t<std::remove_cvref_t<T>>>;
 template <class T, class... Any>

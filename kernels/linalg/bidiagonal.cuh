@@ -81,12 +81,12 @@ void update_columns(Columns<T> a, int64_t c, BidiagonalUpdate<T> by, LeftReflect
     of_x[n] = by.v[c + n];
   }
   for (int64_t i = begin; i < h.m; i += L) {
-    const Vector<T> u = load(by.u + i), x = load(by.x + i), next = load(h.u + i);
+    const Vector<T> u = vector_at(by.u + i), x = vector_at(by.x + i), next = vector_at(h.u + i);
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       T* const at = first + n * a.pitch + i;
-      const Vector<T> numbers = load(at) - u * of_u[n] - x * of_x[n];
-      store<T>(at, numbers);
+      const Vector<T> numbers = vector_at(at) - u * of_u[n] - x * of_x[n];
+      put(at, numbers);
       products[n] += numbers * next;
     }
   }
@@ -98,10 +98,10 @@ void update_columns(Columns<T> a, int64_t c, BidiagonalUpdate<T> by, LeftReflect
     of_u[n] = t[c + n] = first[n * a.pitch + h.j] - y[c + n];
   }
   for (int64_t i = begin; i < h.m; i += L) {
-    Vector<T> sum = load(sums + i);
+    Vector<T> sum = vector_at(sums + i);
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) sum += load(first + n * a.pitch + i) * of_u[n];
-    store<T>(sums + i, sum);
+    for (int n = 0; n < N; ++n) sum += vector_at(first + n * a.pitch + i) * of_u[n];
+    put(sums + i, sum);
   }
 }
 
@@ -160,7 +160,8 @@ void bidiagonalise(const Cpu& on, Columns<T> a, int64_t n, const Bidiagonal<T>& 
     const T factor = g.tau * g.inverse;
     const T* const next = a[j + 1];
     for (int64_t i = vector_of<T>(j); i < m; i += kLanes<T>)
-      store<T>(to.x + i, (load(to.sums + i) - (load(next + i) - load(u + i) * to.y[j + 1]) * g.beta) * factor);
+      put(to.x + i,
+          (vector_at(to.sums + i) - (vector_at(next + i) - vector_at(u + i) * to.y[j + 1]) * g.beta) * factor);
     std::fill(to.x + vector_of<T>(j), to.x + j + 1, T(0));
     by = {u, to.y, to.x, t};
   }
@@ -170,58 +171,37 @@ void bidiagonalise(const Cpu& on, Columns<T> a, int64_t n, const Bidiagonal<T>& 
 template <class T>
 class BidiagonalIteration {
  public:
-  BidiagonalIteration(T* d, T* e, int64_t n) : d_(d), e_(e), last_(n - 1), sweeps_left_(30 * n) {
-    least_ = kEps * kEps * largest(0, n - 1);
-  }
+  BidiagonalIteration(T* d, T* e, int64_t n) : d_(d), e_(e), left_(d, e, n) {}
   // Goes on until the stores are full or the iteration ends.
   void find(SweepStore<T>& of_right, SweepStore<T>& of_left) {
     of_right.clear();
     of_left.clear();
-    while (last_ > 0) {
-      if (is_small(last_ - 1)) {
-        --last_;
-        continue;
-      }
-      int64_t first = last_ - 1;
-      while (first > 0 && !is_small(first - 1)) --first;
-      const int64_t count = last_ - first;
-      if (!of_right.has_room(count) || sweeps_left_ == 0) return;
-      --sweeps_left_;
-      const T shift = shift_of(first);
-      Rotation<T>*right = of_right.begin(first, count), *left = of_left.begin(first, count);
-      shift == 0 ? sweep(first, right, left) : sweep(first, shift, right, left);
+    for (auto b = left_.next(of_right); b.rotations() > 0; b = left_.next(of_right)) {
+      const T shift = shift_of(b.first, b.last);
+      Rotation<T>*right = of_right.begin(b.first, b.rotations()), *left = of_left.begin(b.first, b.rotations());
+      shift == 0 ? sweep(b.first, b.last, right, left) : sweep(b.first, b.last, shift, right, left);
     }
   }
-  bool has_ended() const { return last_ <= 0; }
+  bool has_ended() const { return left_.has_ended(); }
 
  private:
-  static constexpr T kEps = std::numeric_limits<T>::epsilon() / 2;
-  bool is_small(int64_t i) const {
-    const T e = std::abs(e_[i]);
-    return e <= kEps * (std::abs(d_[i]) + std::abs(d_[i + 1])) || e <= least_;
-  }
-  T largest(int64_t first, int64_t last) const {
-    T most = std::abs(d_[last]);
-    for (int64_t i = first; i < last; ++i) most = std::max({most, std::abs(d_[i]), std::abs(e_[i])});
-    return most;
-  }
+  static constexpr T kEps = Unreduced<T>::kEps;
   // The lesser singular value of the last two columns; 0 where the block is singular to its precision, or the shift
   // would not change its first number.
-  T shift_of(int64_t first) const {
-    T least = std::abs(d_[last_]);
-    for (int64_t i = first; i < last_; ++i) least = std::min(least, std::abs(d_[i]));
-    if (least <= kEps * largest(first, last_)) return 0;
-    const T f = std::abs(d_[last_ - 1]), g = e_[last_ - 1], h = std::abs(d_[last_]);
+  T shift_of(int64_t first, int64_t last) const {
+    T least = std::abs(d_[last]);
+    for (int64_t i = first; i < last; ++i) least = std::min(least, std::abs(d_[i]));
+    if (least <= kEps * left_.largest(first, last)) return 0;
+    const T f = std::abs(d_[last - 1]), g = e_[last - 1], h = std::abs(d_[last]);
     const T most = std::max({f, std::abs(g), h}), x = f / most, y = g / most, z = h / most;
     // Their sum and difference.
     const T sum = std::sqrt((x + z) * (x + z) + y * y), difference = std::sqrt((x - z) * (x - z) + y * y);
     const T shift = most * (x * z / ((sum + difference) / 2)), share = shift / d_[first];
     return share * share < kEps ? T(0) : shift;
   }
-  void sweep(int64_t first, T shift, Rotation<T>* right, Rotation<T>* left) {
+  void sweep(int64_t first, int64_t last, T shift, Rotation<T>* right, Rotation<T>* left) const {
     T* const d = d_;
     T* const e = e_;
-    const int64_t last = last_;
     T f = (std::abs(d[first]) - shift) * (std::copysign(T(1), d[first]) + shift / d[first]), g = e[first], ignored = 0;
     T* r = &ignored;  // e[i - 1]
     for (int64_t i = first; i < last; ++i) {
@@ -243,24 +223,23 @@ class BidiagonalIteration {
     e[last - 1] = f;
   }
   // Without a shift, where no number is a difference.
-  void sweep(int64_t first, Rotation<T>* right, Rotation<T>* left) {
+  void sweep(int64_t first, int64_t last, Rotation<T>* right, Rotation<T>* left) const {
     Rotation<T> a{1, 0}, b{1, 0};
     T size = 0;
-    for (int64_t i = first; i < last_; ++i) {
+    for (int64_t i = first; i < last; ++i) {
       a = rotation_of(d_[i] * a.c, e_[i], size);
       if (i > first) e_[i - 1] = b.s * size;
       b = rotation_of(b.c * size, d_[i + 1] * a.s, d_[i]);
       *right++ = a;
       *left++ = b;
     }
-    const T end = d_[last_] * a.c;
-    d_[last_] = end * b.c;
-    e_[last_ - 1] = end * b.s;
+    const T end = d_[last] * a.c;
+    d_[last] = end * b.c;
+    e_[last - 1] = end * b.s;
   }
 
   T *d_, *e_;
-  int64_t last_, sweeps_left_;
-  T least_;
+  Unreduced<T> left_;
 };
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

@@ -17,6 +17,7 @@
 
 #include "kernels/executor/cpu.h"
 #include "kernels/gemm/gemm_tile.cuh"
+#include "kernels/reduce/row_sums.cuh"
 
 namespace levin::kernels::cpu {
 
@@ -52,30 +53,8 @@ int64_t vectors_before(int64_t i) {
 }
 
 template <class T>
-[[gnu::always_inline]] inline Vector<T> load(const T* at) {
-  Vector<T> v;
-  __builtin_memcpy(&v, at, sizeof v);
-  return v;
-}
-template <class T>
-[[gnu::always_inline]] inline void store(T* at, Vector<T> v) {
-  __builtin_memcpy(at, &v, sizeof v);
-}
-
-// The sum of a vector's lanes, halves onto halves.
-template <class T, int kCount = kLanes<T>>
-[[gnu::always_inline]] inline T sum_of(const void* lanes) {
-  T sum[2];
-  if constexpr (kCount > 2) {
-    typedef T Half __attribute__((vector_size(kCount / 2 * sizeof(T))));
-    Half low, high;
-    __builtin_memcpy(&low, lanes, sizeof low);
-    __builtin_memcpy(&high, static_cast<const T*>(lanes) + kCount / 2, sizeof high);
-    low += high;
-    return sum_of<T, kCount / 2>(&low);
-  }
-  __builtin_memcpy(sum, lanes, sizeof sum);
-  return sum[0] + sum[1];
+[[gnu::always_inline]] inline Vector<T> vector_at(const T* at) {
+  return load<Vector<T>>(at);
 }
 
 // sums[n] = the sum of the lanes of x[n], together: 4 vectors take half as many steps as one by one.
@@ -96,7 +75,7 @@ template <class T, int N>
     __builtin_memcpy(sums, lanes, 4 * sizeof(T));
   } else {
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) sums[n] = sum_of<T>(&x[n]);
+    for (int n = 0; n < N; ++n) sums[n] = lane_sum<LEVIN_VECTOR_BYTES, T>(x[n]);
   }
 }
 
@@ -106,22 +85,22 @@ T dot(const T* x, const T* y, int64_t from, int64_t to) {
   Vector<T> sum[2] = {};
   int64_t i = vector_of<T>(from);
   for (; i + 2 * L <= to; i += 2 * L) {
-    sum[0] += load(x + i) * load(y + i);
-    sum[1] += load(x + i + L) * load(y + i + L);
+    sum[0] += vector_at(x + i) * vector_at(y + i);
+    sum[1] += vector_at(x + i + L) * vector_at(y + i + L);
   }
-  for (; i < to; i += L) sum[0] += load(x + i) * load(y + i);
+  for (; i < to; i += L) sum[0] += vector_at(x + i) * vector_at(y + i);
   sum[0] += sum[1];
-  return sum_of<T>(&sum[0]);
+  return lane_sum<LEVIN_VECTOR_BYTES, T>(sum[0]);
 }
 
 // y += factor * x.
 template <class T>
 void add_to(T* y, T factor, const T* x, int64_t from, int64_t to) {
-  for (int64_t i = vector_of<T>(from); i < to; i += kLanes<T>) store<T>(y + i, load(y + i) + load(x + i) * factor);
+  for (int64_t i = vector_of<T>(from); i < to; i += kLanes<T>) put(y + i, vector_at(y + i) + vector_at(x + i) * factor);
 }
 template <class T>
 void scale(T* x, T factor, int64_t from, int64_t to) {
-  for (int64_t i = vector_of<T>(from); i < to; i += kLanes<T>) store<T>(x + i, load(x + i) * factor);
+  for (int64_t i = vector_of<T>(from); i < to; i += kLanes<T>) put(x + i, vector_at(x + i) * factor);
 }
 
 // rows_of_columns() of the rows [first, last).
@@ -134,7 +113,7 @@ void put_strip(Columns<const T> from, const int64_t* order, T factor, T* to, int
     const int64_t width = std::min(kSide, count - j);
     for (int64_t i = first; i < last; i += kSide) {
       for (int64_t c = 0; c < width; ++c)
-        store<T>(square + c * kSide, load(from[order ? order[j + c] : j + c] + i) * factor);
+        put(square + c * kSide, vector_at(from[order ? order[j + c] : j + c] + i) * factor);
       const int64_t height = std::min(kSide, last - i);
       if (width == kSide && height == kSide) {
         transpose_square<T>(square, kSide, to + i * ld + j, ld);
@@ -174,7 +153,7 @@ void columns_of_rows(const T* from, int64_t ld, T factor, Columns<T> to, int64_t
       for (int64_t r = 0; r < height; ++r)
         std::memcpy(square + r * kSide, from + (i + r) * ld + j, size_t(width) * sizeof(T));
       transpose_square<T>(square, kSide, turned, kSide);
-      for (int64_t c = 0; c < width; ++c) store<T>(to[j + c] + i, load(turned + c * kSide) * factor);
+      for (int64_t c = 0; c < width; ++c) put(to[j + c] + i, vector_at(turned + c * kSide) * factor);
     }
   }
 }
@@ -189,12 +168,12 @@ struct Extent {
     Vector<T> largest = {}, not_finite = {};
     int64_t i = 0;
     for (; i + L <= n; i += L) {
-      const Vector<T> v = load(x + i), size = v < 0 ? -v : v;
+      const Vector<T> v = vector_at(x + i), size = v < 0 ? -v : v;
       largest = size > largest ? size : largest;
       not_finite += v - v;
     }
     for (int64_t l = 0; l < L; ++l) most = std::max(most, T(largest[l]));
-    odd += sum_of<T>(&not_finite);
+    odd += lane_sum<LEVIN_VECTOR_BYTES, T>(not_finite);
     for (; i < n; ++i) {
       most = std::max(most, std::abs(x[i]));
       odd += x[i] - x[i];

@@ -61,24 +61,24 @@ void update_and_multiply(Columns<T> a, int64_t row, SymmetricUpdate<T> by, const
   }
   const int64_t diagonal = vector_of<T>(row);
   for (int64_t j = 0; j < diagonal; j += L) {
-    const Vector<T> vj = load(by.v + j), wj = load(by.w + j), xj = load(x + j);
-    Vector<T> yj = load(y + j);
+    const Vector<T> vj = vector_at(by.v + j), wj = vector_at(by.w + j), xj = vector_at(x + j);
+    Vector<T> yj = vector_at(y + j);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       T* const at = rows + r * a.pitch + j;
-      const Vector<T> numbers = load(at) - wj * v[r] - vj * w[r];
-      store<T>(at, numbers);
+      const Vector<T> numbers = vector_at(at) - wj * v[r] - vj * w[r];
+      put(at, numbers);
       sums[r] += numbers * xj;
       yj += numbers * own[r];
     }
-    store<T>(y + j, yj);
+    put(y + j, yj);
   }
-  const Vector<T> vj = load(by.v + diagonal), wj = load(by.w + diagonal), xj = load(x + diagonal);
+  const Vector<T> vj = vector_at(by.v + diagonal), wj = vector_at(by.w + diagonal), xj = vector_at(x + diagonal);
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     T* const at = rows + r * a.pitch + diagonal;
-    const Vector<T> numbers = load(at) - wj * v[r] - vj * w[r];
-    store<T>(at, numbers);
+    const Vector<T> numbers = vector_at(at) - wj * v[r] - vj * w[r];
+    put(at, numbers);
     sums[r] += numbers * xj;
   }
   sum_each<T>(sums, own);
@@ -177,39 +177,20 @@ void put_q(const Cpu& on, Columns<T> a, const Tridiagonal<T>& t, Columns<T> q) {
 template <class T>
 class SymmetricIteration {
  public:
-  SymmetricIteration(T* d, T* e, int64_t n) : d_(d), e_(e), last_(n - 1), sweeps_left_(30 * n) {
-    T most = 0;
-    for (int64_t i = 0; i < n; ++i) most = std::max({most, std::abs(d[i]), i + 1 < n ? std::abs(e[i]) : T(0)});
-    least_ = kEps * kEps * most;
-  }
+  SymmetricIteration(T* d, T* e, int64_t n) : d_(d), e_(e), left_(d, e, n) {}
   // Goes on until `out` is full or the iteration ends.
   void find(SweepStore<T>& out) {
     out.clear();
-    while (last_ > 0) {
-      if (is_small(last_ - 1)) {
-        --last_;
-        continue;
-      }
-      int64_t first = last_ - 1;
-      while (first > 0 && !is_small(first - 1)) --first;
-      if (!out.has_room(last_ - first) || sweeps_left_ == 0) return;
-      --sweeps_left_;
-      sweep(first, out.begin(first, last_ - first));
-    }
+    for (auto b = left_.next(out); b.rotations() > 0; b = left_.next(out))
+      sweep(b.first, b.last, out.begin(b.first, b.rotations()));
   }
-  bool has_ended() const { return last_ <= 0; }
+  bool has_ended() const { return left_.has_ended(); }
 
  private:
-  static constexpr T kEps = std::numeric_limits<T>::epsilon() / 2;
-  bool is_small(int64_t i) const {
-    const T e = std::abs(e_[i]);
-    return e <= kEps * (std::abs(d_[i]) + std::abs(d_[i + 1])) || e <= least_;
-  }
   // One step with Wilkinson's shift.
-  void sweep(int64_t first, Rotation<T>* out) {
+  void sweep(int64_t first, int64_t last, Rotation<T>* out) const {
     T* const d = d_;
     T* const e = e_;
-    const int64_t last = last_;
     const T half = (d[last - 1] - d[last]) / (2 * e[last - 1]), root = std::sqrt(half * half + 1);
     T g = d[first] - d[last] + e[last - 1] / (half + std::copysign(root, half));
     T c = 1, s = 1, moved = 0, ignored = 0;
@@ -231,8 +212,7 @@ class SymmetricIteration {
   }
 
   T *d_, *e_;
-  int64_t last_, sweeps_left_;
-  T least_;
+  Unreduced<T> left_;
 };
 
 // What eigh_of() takes in T; behind it stand n places and the sweeps of rotate_all().

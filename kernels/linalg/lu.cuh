@@ -248,7 +248,7 @@ class RecursiveLu {
   // Returns whether no pivot is 0.
   bool factor(std::int64_t begin, std::int64_t end) {
     const std::int64_t w = end - begin;
-    if (n_ - begin <= kFewColumns) {
+    if (n_ - begin <= kPanelColumns) {
       const bool is_regular = factor_few(at(begin, begin), n_, w, pivots_ + begin);
       for (std::int64_t j = begin; j < end; ++j) pivots_[j] += begin;
       return is_regular;
@@ -270,7 +270,6 @@ class RecursiveLu {
   }
 
  private:
-  static constexpr std::int64_t kFewColumns = kPanelColumns;
   static constexpr std::int64_t kTaskNumbers = 32 * 1024;    // that are exchanged
   static constexpr std::int64_t kTaskProducts = 192 * 1024;  // of an update
 

@@ -89,18 +89,18 @@ template <class T, int N>
   constexpr int64_t L = kLanes<T>;
   Vector<T> sums[N] = {};
   for (int64_t i = vector_of<T>(from); i < to; i += L) {
-    const Vector<T> x = load(v + i);
+    const Vector<T> x = vector_at(v + i);
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) sums[n] += x * load(c + n * pitch + i);
+    for (int n = 0; n < N; ++n) sums[n] += x * vector_at(c + n * pitch + i);
   }
   T factors[N];
   sum_each<T>(sums, factors);
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) factors[n] *= tau;
   for (int64_t i = vector_of<T>(from); i < to; i += L) {
-    const Vector<T> x = load(v + i);
+    const Vector<T> x = vector_at(v + i);
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) store<T>(c + n * pitch + i, load(c + n * pitch + i) - x * factors[n]);
+    for (int n = 0; n < N; ++n) put(c + n * pitch + i, vector_at(c + n * pitch + i) - x * factors[n]);
   }
 }
 

@@ -112,21 +112,21 @@ void rotate(const Sweep<T>& by, int64_t from, int64_t to, Columns<T> columns, in
   T* at = columns[from] + row;
   Vector<T> x[V];
 #pragma GCC unroll 4
-  for (int v = 0; v < V; ++v) x[v] = load(at + v * L);
+  for (int v = 0; v < V; ++v) x[v] = vector_at(at + v * L);
   const Rotation<T>* with = by.at + (from - by.first);
   for (int64_t i = from; i < to; ++i, ++with) {
     const T c = with->c, s = with->s;
     T* next = at + columns.pitch;
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      const Vector<T> y = load(next + v * L), sum = x[v] * c + y * s, last = x[v] * s;
-      store<T>(at + v * L, sum);
+      const Vector<T> y = vector_at(next + v * L), sum = x[v] * c + y * s, last = x[v] * s;
+      put(at + v * L, sum);
       x[v] = y * c - last;
     }
     at = next;
   }
 #pragma GCC unroll 4
-  for (int v = 0; v < V; ++v) store<T>(at + v * L, x[v]);
+  for (int v = 0; v < V; ++v) put(at + v * L, x[v]);
 }
 
 // Rotations [from, to) of the first of two sweeps, and of the second each time the one before.
@@ -138,8 +138,8 @@ void rotate_both(const Sweep<T>& a, const Sweep<T>& b, int64_t from, int64_t to,
   Vector<T> x[V], y[V];  // columns i - 1 and i before the rotations of step i
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) {
-    x[v] = load(at + v * L);
-    y[v] = load(at + pitch + v * L);
+    x[v] = vector_at(at + v * L);
+    y[v] = vector_at(at + pitch + v * L);
   }
   const Rotation<T>*of_a = a.at + (from - a.first), *of_b = b.at + (from - 1 - b.first);
   for (int64_t i = from; i < to; ++i, ++of_a, ++of_b) {
@@ -147,18 +147,18 @@ void rotate_both(const Sweep<T>& a, const Sweep<T>& b, int64_t from, int64_t to,
     const T* ahead = at + 2 * pitch;
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      const Vector<T> z = load(ahead + v * L), done = y[v] * ca + z * sa, last = y[v] * sa;
+      const Vector<T> z = vector_at(ahead + v * L), done = y[v] * ca + z * sa, last = y[v] * sa;
       y[v] = z * ca - last;
       const Vector<T> sum = x[v] * cb + done * sb, before = x[v] * sb;
-      store<T>(at + v * L, sum);
+      put(at + v * L, sum);
       x[v] = done * cb - before;
     }
     at += pitch;
   }
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) {
-    store<T>(at + v * L, x[v]);
-    store<T>(at + pitch + v * L, y[v]);
+    put(at + v * L, x[v]);
+    put(at + pitch + v * L, y[v]);
   }
 }
 
@@ -183,6 +183,49 @@ void rotate_rows(const SweepStore<T>& by, Columns<T> columns, int64_t row) {
   }
   if (at < by.count()) rotate<T, V>(by[at], by[at].first, by[at].first + by[at].count, columns, row);
 }
+
+// What is left of a QR iteration on a tridiagonal or an upper bidiagonal with the diagonal d and e beside it. A number
+// of e below the precision of its neighbours counts as 0 and cuts the matrix into blocks.
+template <class T>
+class Unreduced {
+ public:
+  static constexpr T kEps = std::numeric_limits<T>::epsilon() / 2;
+  // The columns [first, last].
+  struct Block {
+    int64_t first = 0, last = 0;
+    int64_t rotations() const { return last - first; }
+  };
+  Unreduced(const T* d, const T* e, int64_t n) : d_(d), e_(e), last_(n - 1), sweeps_left_(30 * n) {
+    least_ = kEps * kEps * largest(0, n - 1);
+  }
+  // The next block to sweep; one of no rotations where nothing is left, its rotations have no room, or the iteration
+  // took too long.
+  Block next(const SweepStore<T>& room) {
+    while (last_ > 0 && is_small(last_ - 1)) --last_;
+    if (last_ <= 0) return {};
+    int64_t first = last_ - 1;
+    while (first > 0 && !is_small(first - 1)) --first;
+    if (!room.has_room(last_ - first) || sweeps_left_ == 0) return {};
+    --sweeps_left_;
+    return {first, last_};
+  }
+  bool has_ended() const { return last_ <= 0; }
+  // The largest number of the columns [first, last].
+  T largest(int64_t first, int64_t last) const {
+    T most = std::abs(d_[last]);
+    for (int64_t i = first; i < last; ++i) most = std::max({most, std::abs(d_[i]), std::abs(e_[i])});
+    return most;
+  }
+
+ private:
+  bool is_small(int64_t i) const {
+    const T e = std::abs(e_[i]);
+    return e <= kEps * (std::abs(d_[i]) + std::abs(d_[i + 1])) || e <= least_;
+  }
+  const T *d_, *e_;
+  int64_t last_, sweeps_left_;
+  T least_;
+};
 
 // Applies to each of the targets all rotations that find(stores) notes into its store, call by call; it notes none
 // when it is done. Columns are at most n. `memory`: 2 * kTargets * SweepStore<T>::bytes(n).
