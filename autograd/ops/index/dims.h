@@ -7,7 +7,6 @@
 #include <string>
 
 #include "kernels/executor/dispatch.h"
-#include "kernels/index/index.cuh"
 #include "levin/ops.h"
 
 namespace levin {
@@ -56,23 +55,9 @@ inline void check_index_type(const char* op, const Tensor& x, const Tensor& inde
   check_same_device(op, x, index);
 }
 
-// Throws IndexError unless every index, of type I, is in [0, bound). `what` names the thing whose size is the bound.
-template <class I = std::int64_t>
-void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what) {
-  if (!index.device().is_cpu()) return;
-  const Tensor dense = index.contiguous();
-  const auto* values = ptr<const I>(dense);
-  const std::int64_t at = kernels::cpu::first_outside(Cpu{}, values, dense.numel(), bound);
-  if (at < 0) return;
-  std::string position;
-  std::int64_t rest = at;
-  for (int d = index.rank() - 1; d >= 0; --d) {
-    position = text(rest % index.shape()[d]) + (position.empty() ? "" : ", ") + position;
-    rest /= index.shape()[d];
-  }
-  fail<IndexError>(op, ": index ", values[at], " at position [", position, "] is out of range, expected 0 to ",
-                   bound - 1, "; ", what, " has size ", bound);
-}
+// Throws IndexError unless every index, i32 or i64, is in [0, bound). `what` names the thing whose size is the bound.
+// Indices on a device are checked by its kernels.
+void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what);
 
 // An index [n] for rows along dimension `at`, expanded to the shape of src: x's with n elements along it.
 [[nodiscard]] inline Tensor index_of_rows(const char* op, const Tensor& x, int at, const Tensor& index,

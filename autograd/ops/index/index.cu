@@ -2,6 +2,8 @@
 // indices are checked before a result is returned; on a device the kernels check them.
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,29 @@
 #include "tensor/device/runtime.h"
 
 namespace levin {
+
+// check_indices is in this source because this source is compiled for speed.
+void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what) {
+  if (!index.device().is_cpu()) return;
+  const Tensor dense = index.contiguous();
+  const auto check = [&](const auto* values) {
+    const std::int64_t at = kernels::cpu::first_outside(Cpu{}, values, dense.numel(), bound);
+    if (at < 0) return;
+    std::string position;
+    std::int64_t rest = at;
+    for (int d = index.rank() - 1; d >= 0; --d) {
+      position = text(rest % index.shape()[d]) + (position.empty() ? "" : ", ") + position;
+      rest /= index.shape()[d];
+    }
+    fail<IndexError>(op, ": index ", values[at], " at position [", position, "] is out of range, expected 0 to ",
+                     bound - 1, "; ", what, " has size ", bound);
+  };
+  if (index.dtype() == DType::i32)
+    check(ptr<const std::int32_t>(dense));
+  else
+    check(ptr<const std::int64_t>(dense));
+}
+
 namespace {
 
 using kernels::Bits;

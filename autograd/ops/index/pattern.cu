@@ -84,22 +84,16 @@ void check_offsets(const char* op, const char* what, const Tensor& offsets, std:
   if (at[rows] != entries) bad(rows, text(entries) + ", the number of entries");
 }
 
-void check_range(const char* op, const Tensor& t, std::int64_t bound, const char* what) {
-  if (t.dtype() == DType::i64)
-    check_indices<std::int64_t>(op, t, bound, what);
-  else
-    check_indices<std::int32_t>(op, t, bound, what);
-}
 // Columns `col` in [0, cols), and `edge`, the places of the entries' values, of `dtype`; x gives the device.
 void check_entries(const char* op, const std::array<const char*, 2>& names, const Tensor& col, const Tensor& edge,
                    std::int64_t cols, DType dtype, const Tensor& x) {
   check_positions(op, names[0], col, dtype, x);
-  check_range(op, col, cols, "the dimension of columns");
+  check_indices(op, col, cols, "the dimension of columns");
   if (!edge.defined()) return;
   check_positions(op, names[1], edge, dtype, x);
   if (edge.numel() != col.numel())
     refuse_shape(op, names[1], edge.shape(), "one element an entry, " + text(col.numel()));
-  check_range(op, edge, col.numel(), "the values");
+  check_indices(op, edge, col.numel(), "the values");
 }
 
 }  // namespace
