@@ -142,9 +142,9 @@ inline constexpr int64_t kBlockPairs = 1024;
 
 // What is copied into shape before it is multiplied. A: nothing; rows, `a_pitch` apart; every row tile on its own, as
 // [k, rows of the tile]. B: nothing; the last panel, whose columns do not fill their vectors; all panels, once for all
-// tasks; each panel, by the task that uses it at once.
+// tasks; each panel, by the task that uses it at once; panels, by each task of rows.
 enum class PackedA : std::uint8_t { nothing, rows, tiles };
-enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
+enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task, by_rows };
 
 // Note [What is copied]
 // A copy of B costs as much as the products of 3 row tiles on a core with two FMA units of 512 bits, so it pays where
@@ -168,11 +168,16 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 // Where k is short, C is most of what moves, and a thread had better write rows of C than columns: 512 x 64 by 64 x 512
 // on two cores without a common cache took 308 us by tasks that pack panels, and takes 228 by tasks of rows and panels
 // packed before; with a common cache 185 and 176.
+// Of a product with A^T (the gradient of a weight) A is copied, which is slow: the numbers of a tile lie in another
+// page at each step along k. Where n is small, a task takes rows of C, copies its tiles of A once, and B panel by
+// panel. On two AMD cores 1,024 x 2,048 by 2,048 x 256, A transposed, takes 5.6 ms so, and 7.2 where each task of
+// panels copies A; 512 x 64 by 64 x 512 takes 170 us, and 178 to 233 where one core reads what the other copied.
 // A tile of pairs of bf16 reads rows of A as they lie where k is even and each row begins at a multiple of 4 bytes.
 // Every element's sum is the same chain of additions, so no choice changes bits.
 inline constexpr int kWideL1 = 12;
 inline constexpr int64_t kPanelsOfTiles = 16;
-inline constexpr int64_t kShortK = 128;  // up to which k is short
+inline constexpr int64_t kShortK = 128;       // up to which k is short
+inline constexpr int64_t kOwnB = 512 * 1024;  // the most bytes of panels that a task of rows packs at once
 // Up to how many tiles read B, whose rows are `bytes` apart, as it lies.
 inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
   if (l1_ways < kWideL1) return 3;
@@ -199,6 +204,7 @@ struct GemmPlan {
   PackedB packed_b = PackedB::nothing;
   int64_t a_pitch, a_numbers = 0, b_numbers = 0;  // packed numbers
   int64_t at_once, tiles_at_once = 1;             // panels and row tiles of a task
+  int64_t row_tasks = 0;                          // tasks of rows, with PackedB::by_rows
   bool spread;                                    // over threads
   bool a_by_task = false;                         // tiles of A are packed by each task that uses them
 
@@ -238,9 +244,14 @@ struct GemmPlan {
       const bool few = tiles.count <= 16, by_task = (few || !kPlain || of.k > kShortK) &&
                                                     panels >= (few ? may_spread ? 2 * threads : 1 : 4 * threads);
       packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
+      row_tasks = std::clamp(of.m / 128, threads, 2 * threads);
+      if (kPlain && !turned && packed_a == PackedA::tiles && a.col != 1 && threads > 1 && of.m >= 64 * threads &&
+          of.n * k_most * int64_t(sizeof(F)) <= 4 * kOwnB)
+        packed_b = PackedB::by_rows;
       if (by_task) at_once = few ? 1 : std::clamp<int64_t>(panels / (2 * threads), 1, at_once);
       const bool cheap = packed_a == PackedA::rows || (kPlain && packed_a == PackedA::tiles);
-      a_by_task = by_task && !turned && cheap && threads > 1 && panels <= 2 * threads * at_once;
+      a_by_task = packed_b == PackedB::by_rows ||
+                  (by_task && !turned && cheap && threads > 1 && panels <= 2 * threads * at_once);
     } else if (last_cols < last_width) {
       packed_b = PackedB::last_panel;
     }
@@ -301,7 +312,9 @@ class PlannedGemm {
       const Block at{
           {a_.data + n0 * a_.col, a_.row, a_.col}, {b_.data + n0 * b_.row, b_.row, b_.col}, k1 - k0, n1 - n0, block};
       pack(at);
-      if (plan_.packed_b == PackedB::by_task) {
+      if (plan_.packed_b == PackedB::by_rows) {
+        multiply_rows(at);
+      } else if (plan_.packed_b == PackedB::by_task) {
         multiply_panels(at);
       } else {
         multiply_tasks(at);
@@ -491,6 +504,28 @@ class PlannedGemm {
           if (own) pack_tile(at, i, own);
           for (int64_t j = j0; j < j_end; ++j)
             multiply(at, i, std::min(plan_.tiles.count, i + plan_.tiles_at_once), j, panel(j), plan_.width(j), own);
+        }
+      }
+    });
+  }
+  // A task is some row tiles, which it packs, times all panels, of which it packs as many at a time as L2 has room for.
+  // Where that is all of them, a packed tile is of no further use after its products.
+  void multiply_rows(const Block& at) const {
+    const int64_t tasks = plan_.row_tasks, tile_numbers = kTileRows * at.kc, panel_numbers = N * at.kc;
+    const int64_t at_once = std::clamp<int64_t>(kOwnB / (panel_numbers * int64_t(sizeof(F))), 1, plan_.panels);
+    const bool once = at_once == plan_.panels;
+    on_.parallel_for(tasks, plan_.spread ? 1 : tasks, [&](int64_t from, int64_t to) {
+      const int64_t i0 = plan_.tiles.count * from / tasks, i_end = plan_.tiles.count * to / tasks;
+      const lib::Scratch memory(size_t(at_once * panel_numbers + (once ? 1 : i_end - i0) * tile_numbers) * sizeof(F));
+      F* const tiles = memory.as<F>() + at_once * panel_numbers;
+      for (int64_t j0 = 0; j0 < plan_.panels; j0 += at_once) {
+        const int64_t j_end = std::min(plan_.panels, j0 + at_once);
+        const auto panel = [&](int64_t j) { return memory.as<F>() + (j - j0) * panel_numbers; };
+        for (int64_t j = j0; j < j_end; ++j) pack_panel_of(at, j, panel(j));
+        for (int64_t i = i0; i < i_end; ++i) {
+          F* const own = once ? tiles : tiles + (i - i0) * tile_numbers;
+          if (j0 == 0) pack_tile(at, i, own);
+          for (int64_t j = j0; j < j_end; ++j) multiply(at, i, i + 1, j, panel(j), plan_.width(j), own);
         }
       }
     });

@@ -164,6 +164,16 @@ TEST_CASE("gemm reads every layout, scales, accumulates and adds biases, in ever
         }
 }
 
+TEST_CASE("a product with A^T in several blocks of k and of panels scales, accumulates and adds biases") {
+  const Threads two(2);
+  for (const Cpu& on : cpus())
+    for (const GemmSize& size : {GemmSize{130, 290, 1030}, GemmSize{140, 70, 530}}) {
+      const Case t{size, 1, 0, -0.5, 2, true, true};
+      check<float>(t, on);
+      check<double>(t, on);
+    }
+}
+
 TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
   for (const CpuLevel level : levels()) {
     const std::vector<float> row{1, 2, 3, 4, 5}, b = numbers<float>(5 * 40, 1, 1);

@@ -125,7 +125,10 @@ struct LstmLayer {
     const Walk walk{in[kX].size(0), reverse};
     const std::int64_t n = in[kH].size(0), hidden = in[kH].size(1);
     trace.gates = linear(in[kX], in[kIh], in[kBias]);
-    const Tensor states = empty({walk.steps, n, hidden}, in[kX].device(), in[kX].dtype()), across = t(in[kHh]);
+    const Tensor states = empty({walk.steps, n, hidden}, in[kX].device(), in[kX].dtype());
+    // A CPU's product of more than 16 rows copies w of x w^T into another order: here once in place of at each step.
+    const bool copy = in[kHh].device().is_cpu() && walk.steps > 1 && n > 16;
+    const Tensor turned = t(in[kHh]), across = copy ? turned.contiguous() : turned;
     Tensor h = in[kH], c = in[kC];
     for (std::int64_t i = 0; i < walk.steps; ++i) {
       const std::int64_t step = walk.at(i);
