@@ -13,11 +13,12 @@
 // where w is finite. T: float, double, f16, bf16; 16-bit types are summed in float and rounded once.
 //
 // Note [Convolution as matrix product]
-// A task takes one image, one group and a block of output pixels. It copies the part of the image that the block sees
-// into a window: padded, in float, columns sorted by their remainder modulo the stride, so that what a tap (c, i, j)
-// reads for one output row is contiguous for every stride. From the window it writes the matrix of taps by pixels,
-// which stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back
-// into a window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
+// A task takes one image, one group and a block of output pixels. A task of the input gradient may take several images
+// of few pixels, whose columns then share vectors. It copies the part of the image that the block sees into a window:
+// padded, in float, columns sorted by their remainder modulo the stride, so that what a tap (c, i, j) reads for one
+// output row is contiguous for every stride. From the window it writes the matrix of taps by pixels, which stays in L2,
+// and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back into a window for the
+// input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
 // 3x3 and 5x5 kernels of stride 1 on many channels run by winograd.cuh in f32, which states its error. Other 16-bit
 // images and weights are copied to f32 as a whole: a copy costs one pass over memory, where windows would convert a
 // number again for each block that sees it. On a CPU that multiplies pairs of bf16 (Note [Pairs of bf16]), two
@@ -95,9 +96,10 @@ void in_f32(const Cpu& on, T* y, int64_t n, const F& make) {
   convert_all(on, memory.as<float>(), y, n);
 }
 
-// How many lanes of channels, and then pixels, a task holds: about 512 rows of taps, and 384 KiB.
-inline EvenBlocks channel_blocks(const ConvShape& s, int64_t lanes) {
-  return EvenBlocks(lanes, std::max<int64_t>(1, 512 / s.taps()));
+// How many lanes of channels, and then pixels, a task holds: about `rows` rows of taps, and 384 KiB. 256 rows leave
+// room for more pixels, so that fewer vectors are partly empty; 512 save copies of what all blocks of channels share.
+inline EvenBlocks channel_blocks(const ConvShape& s, int64_t lanes, int64_t rows) {
+  return EvenBlocks(lanes, std::max<int64_t>(1, rows / s.taps()));
 }
 template <class F>
 inline PixelBlocks pixel_blocks(const ConvShape& s, const EvenBlocks& channels) {
@@ -117,7 +119,7 @@ void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, c
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), lanes = lanes_of<T>(gin);
   const FilterRows<T> filters(s, w, lanes);
   const WideCopy<T> wide_bias(on, bias, s.out_channels);
-  const EvenBlocks channels = channel_blocks(s, lanes);
+  const EvenBlocks channels = channel_blocks(s, lanes, 512);
   const PixelBlocks blocks = pixel_blocks<F>(s, channels);
   const int64_t images = s.batch * s.groups * blocks.count();
   // Few images: several tasks share one, each with some of the output channels.
@@ -154,45 +156,60 @@ void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, c
   });
 }
 
+// How many images share a product where an image is one block of pixels: up to about 384 columns, of which few fall
+// into a partly empty vector. Tasks stay enough for all threads; each image makes `parts` of them.
+inline EvenBlocks images_together(const ConvShape& s, const PixelBlocks& blocks, int64_t parts) {
+  const int64_t tasks = std::max<int64_t>(16, 4 * num_threads());
+  const int64_t most = std::min(384 / std::max<int64_t>(1, s.pixels()), s.batch * parts / tasks);
+  return EvenBlocks(s.batch, blocks.count() > 1 ? 1 : std::max<int64_t>(1, most));
+}
+
 template <class T>
 void direct_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T* w, T* gx) {
   using F = Accum<T>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), image = s.height * s.width,
                 lanes = lanes_of<T>(gout);
-  const EvenBlocks channels = channel_blocks(s, gin);
+  const EvenBlocks channels = channel_blocks(s, gin, 256);
   const PixelBlocks blocks = pixel_blocks<F>(s, channels);
   const int64_t group_blocks = s.groups * channels.count;
   const int64_t block_taps = channels.size * s.taps();
-  const TurnedFilters<T> filters(s, channels, w);
-  const int64_t tasks = s.batch * group_blocks;
+  const EvenBlocks images = images_together(s, blocks, group_blocks);
+  const TurnedFilters<T> filters(on, s, channels, w);
+  const int64_t tasks = images.count * group_blocks;
   on.parallel_for(tasks, conv_grain(s.flops(), tasks), [&](int64_t from, int64_t to) {
     const Window whole(s, 0, s.out_height(), 0, s.out_width());
     const Window largest(s, 0, blocks.rows.size, 0, blocks.cols.size);
-    const int64_t pitch = pitch_for<F>(largest.pixels());
+    const int64_t pitch = pitch_for<F>(images.size * largest.pixels());
     const int64_t window_numbers = channels.size * whole.channel + kLanes<F>;
     lib::Scratch memory(size_t((block_taps + lanes) * pitch + window_numbers) * sizeof(F));
     F* const taps = memory.as<F>();
-    F* const grads = taps + block_taps * pitch;  // gy of the block [lanes of gout, pixels]
+    F* const grads = taps + block_taps * pitch;  // gy of the block [lanes of gout, images, pixels]
     F* const window = grads + lanes * pitch;
     for (int64_t task = from; task < to; ++task) {
-      const int64_t n = task / group_blocks, gb = task % group_blocks, g = gb / channels.count,
-                    block = gb % channels.count;
+      const int64_t gb = task % group_blocks, g = gb / channels.count, block = gb % channels.count;
       const int64_t c0 = channels.begin(block), count = channels.end(block) - c0;
-      std::fill_n(window, window_numbers, F(0));
+      const int64_t n0 = images.begin(task / group_blocks), n1 = images.end(task / group_blocks);
       for (int64_t i = 0; i < blocks.count(); ++i) {
         const Window win(s, blocks, i);
-        const T* from_gy = gy + (n * s.out_channels + g * gout) * pixels + win.first_pixel(s);
+        const int64_t size = win.pixels(), columns = (n1 - n0) * size;
         for (int64_t lane = 0; lane < lanes; ++lane) {
-          const T* const first = from_gy + lane * kInLane<T> * pixels;
-          F* const row = grads + lane * pitch;
-          copy_lanes(first, lane * kInLane<T> + 1 < gout ? first + pixels : nullptr, 1, row, win.pixels());
-          for (int64_t l = 0; l < kLanes<F>; ++l) row[win.pixels() + l] = F(0);
+          F* row = grads + lane * pitch;
+          for (int64_t n = n0; n < n1; ++n, row += size) {
+            const int64_t o = lane * kInLane<T>;
+            const T* const first = gy + (n * s.out_channels + g * gout + o) * pixels + win.first_pixel(s);
+            copy_lanes(first, o + 1 < gout ? first + pixels : nullptr, 1, row, size);
+          }
+          for (int64_t l = 0; l < kLanes<F>; ++l) row[l] = F(0);
         }
-        multiply_lanes<T>(on, count * s.taps(), win.pixels(), lanes, filters.of(gb), grads, pitch,
+        multiply_lanes<T>(on, count * s.taps(), columns, lanes, filters.of(gb), grads, pitch,
                           {taps, pitch, F(1), F(0), nullptr, nullptr}, pitch);
-        add_taps(s, whole, win, taps, pitch, count, window);
+        for (int64_t n = n0; n < n1; ++n) {
+          if (i == 0) std::fill_n(window, window_numbers, F(0));
+          add_taps(s, whole, win, taps + (n - n0) * size, pitch, count, window);
+          if (i == blocks.count() - 1)
+            read_window(s, whole, window, count, gx + (n * s.in_channels + g * gin + c0) * image);
+        }
       }
-      read_window(s, whole, window, count, gx + (n * s.in_channels + g * gin + c0) * image);
     }
   });
 }
@@ -208,7 +225,7 @@ void direct_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const
   constexpr int L = kLanes<F>;
   constexpr int64_t N = kTileCols<F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();
-  const EvenBlocks channels = channel_blocks(s, gin);
+  const EvenBlocks channels = channel_blocks(s, gin, 512);
   const PixelBlocks blocks = pixel_blocks<F>(s, channels);
   const int64_t group_blocks = s.groups * channels.count;
   const EvenBlocks chunks(s.batch, std::max<int64_t>(1, (s.batch * group_blocks + 31) / 32));

@@ -118,30 +118,33 @@ template <class T>
 class TurnedFilters {
  public:
   using F = Accum<T>;
-  TurnedFilters(const ConvShape& s, const EvenBlocks& channels, const T* w)
+  TurnedFilters(const Cpu& on, const ConvShape& s, const EvenBlocks& channels, const T* w)
       : lanes_(lanes_of<T>(s.group_out())),
         pitch_(kInLane<T> == 1 ? lanes_ : pitch_for<F>(lanes_)),
         block_(channels.size * s.taps() * pitch_),
         memory_(size_t(s.groups * channels.count * block_) * sizeof(F)) {
     const int64_t filter = s.group_in() * s.taps(), gout = s.group_out();
-    for (int64_t gb = 0; gb < s.groups * channels.count; ++gb) {
-      const int64_t g = gb / channels.count, block = gb % channels.count;
-      const int64_t rows = (channels.end(block) - channels.begin(block)) * s.taps();
-      const T* const from = w + g * gout * filter + channels.begin(block) * s.taps();
-      F* to = memory_.template as<F>() + gb * block_;
-      if constexpr (kInLane<T> == 1) {
-        const RowTiles tiles(rows);
-        for (int64_t i = 0; i < tiles.count; ++i)
-          for (int64_t o = 0; o < gout; ++o)
-            for (int64_t t = tiles.begin(i); t < tiles.begin(i + 1); ++t) *to++ = F(from[o * filter + t]);
-      } else {
-        for (int64_t t = 0; t < rows; ++t, to += pitch_)
-          for (int64_t lane = 0; lane < lanes_; ++lane) {
-            const T* const first = from + lane * kInLane<T> * filter + t;
-            copy_lanes(first, lane * kInLane<T> + 1 < gout ? first + filter : nullptr, 1, to + lane, 1);
-          }
+    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, block_));
+    on.parallel_for(s.groups * channels.count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t gb = begin; gb < end; ++gb) {
+        const int64_t g = gb / channels.count, block = gb % channels.count;
+        const int64_t rows = (channels.end(block) - channels.begin(block)) * s.taps();
+        const T* const from = w + g * gout * filter + channels.begin(block) * s.taps();
+        F* to = memory_.template as<F>() + gb * block_;
+        if constexpr (kInLane<T> == 1) {
+          const RowTiles tiles(rows);
+          for (int64_t i = 0; i < tiles.count; ++i)
+            for (int64_t o = 0; o < gout; ++o)
+              for (int64_t t = tiles.begin(i); t < tiles.begin(i + 1); ++t) *to++ = F(from[o * filter + t]);
+        } else {
+          for (int64_t t = 0; t < rows; ++t, to += pitch_)
+            for (int64_t lane = 0; lane < lanes_; ++lane) {
+              const T* const first = from + lane * kInLane<T> * filter + t;
+              copy_lanes(first, lane * kInLane<T> + 1 < gout ? first + filter : nullptr, 1, to + lane, 1);
+            }
+        }
       }
-    }
+    });
   }
   TileRows<F> of(int64_t group_block) const {
     return {memory_.template as<F>() + group_block * block_, pitch_, 1, kInLane<T> == 1};

@@ -189,6 +189,28 @@ const ConvShape kShapes[] = {
      .kernel_w = 2,
      .stride_h = 5,
      .stride_w = 5},  // rows and columns that no tap sees
+    {.batch = 1,
+     .in_channels = 32,
+     .height = 28,
+     .width = 28,
+     .out_channels = 3,
+     .kernel_h = 4,
+     .kernel_w = 4,
+     .stride_h = 2,
+     .stride_w = 2,
+     .padding_h = 1,
+     .padding_w = 1},  // blocks of 8 and of 6 rows of pixels
+    {.batch = 37,
+     .in_channels = 5,
+     .height = 9,
+     .width = 8,
+     .out_channels = 7,
+     .kernel_h = 3,
+     .kernel_w = 3,
+     .stride_h = 2,
+     .stride_w = 2,
+     .padding_h = 1,
+     .padding_w = 1},  // several images in a product of the input gradient
 };
 
 }  // namespace
@@ -285,7 +307,7 @@ TEST_CASE("convolution of nothing writes zeros where there is something to write
 
 TEST_CASE_TEMPLATE("convolution has the same bits on one, two and three threads", T, float, bf16) {
   for (const Cpu& on : ways())
-    for (const ConvShape& s : {kShapes[0], kShapes[1], kShapes[8]}) {
+    for (const ConvShape& s : {kShapes[0], kShapes[1], kShapes[8], kShapes[std::size(kShapes) - 1]}) {
       const int64_t nx = s.batch * s.in_channels * s.height * s.width, ny = s.batch * s.out_channels * s.pixels(),
                     nw = s.out_channels * s.group_in() * s.taps();
       const auto x = numbers<T>(nx, 1, 1), w = numbers<T>(nw, 1, 2), gy = numbers<T>(ny, 1, 4);

@@ -5,6 +5,7 @@
 #define LEVIN_KERNELS_CONV_WINDOWS_CUH
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/conv/conv_shape.h"
@@ -17,9 +18,25 @@ namespace levin::kernels {
 struct PixelBlocks {
   EvenBlocks rows, cols;
   PixelBlocks(const ConvShape& s, int64_t most)
-      : rows(s.out_height(), std::max<int64_t>(1, most / std::max<int64_t>(1, s.out_width()))),
+      : rows(rows_of(s, std::max<int64_t>(1, most / std::max<int64_t>(1, s.out_width())))),
         cols(s.out_width(), std::max<int64_t>(most, 64)) {}
   [[nodiscard]] int64_t count() const { return rows.count * cols.count; }
+
+ private:
+  // As many blocks as `most` rows each give, all but the last of the size that leaves the fewest lanes of vectors
+  // empty.
+  static EvenBlocks rows_of(const ConvShape& s, int64_t most) {
+    constexpr int64_t kVector = 16;  // lanes of f32 in a vector of AVX-512; any number is right
+    const auto vectors = [&](int64_t count) { return (count * s.out_width() + kVector - 1) / kVector; };
+    EvenBlocks even(s.out_height(), most);
+    int64_t best = even.size, least = std::numeric_limits<int64_t>::max();
+    for (int64_t size = even.size; size <= most && even.count > 1 && (even.count - 1) * size < even.total; ++size) {
+      const int64_t all = (even.count - 1) * vectors(size) + vectors(even.total - (even.count - 1) * size);
+      if (all < least) least = all, best = size;
+    }
+    even.size = best;
+    return even;
+  }
 };
 
 }  // namespace levin::kernels
@@ -77,20 +94,19 @@ inline int64_t pitch_for(int64_t n) {
 // [H, W] on.
 template <class E, class Copy>
 void fill_window(const ConvShape& s, const Window& win, int64_t lanes, E* to, const Copy& copy) {
-  for (int64_t c = 0; c < lanes; ++c)
-    for (int64_t row = 0; row < win.rows; ++row) {
-      const int64_t y = win.top + row;
-      const bool inside = y >= 0 && y < s.height;
-      for (int64_t phase = 0; phase < win.step_w; ++phase, to += win.phase_width) {
-        // Columns left + phase + k * stride_w of the image, for those k that fall inside.
-        const int64_t x = win.left + phase;
-        int64_t begin = x >= 0 ? 0 : (-x + win.step_w - 1) / win.step_w;
-        int64_t end = x >= s.width ? 0 : (s.width - x + win.step_w - 1) / win.step_w;
-        begin = std::min(begin, win.phase_width);
-        end = inside ? std::clamp(end, begin, win.phase_width) : begin;
-        for (int64_t k = 0; k < begin; ++k) to[k] = E(0);
-        if (end > begin) copy(c, y * s.width + x + begin * win.step_w, win.step_w, to + begin, end - begin);
-        for (int64_t k = end; k < win.phase_width; ++k) to[k] = E(0);
+  for (int64_t c = 0; c < lanes; ++c, to += win.channel)
+    for (int64_t phase = 0; phase < win.step_w; ++phase) {
+      // Columns left + phase + k * stride_w of the image, for those k that fall inside.
+      const int64_t x = win.left + phase;
+      const int64_t first = x >= 0 ? 0 : (-x + win.step_w - 1) / win.step_w;
+      const int64_t last = x >= s.width ? 0 : (s.width - x + win.step_w - 1) / win.step_w;
+      const int64_t begin = std::min(first, win.phase_width), inside = std::clamp(last, begin, win.phase_width);
+      E* row_to = to + phase * win.phase_width;
+      for (int64_t row = 0; row < win.rows; ++row, row_to += win.step_w * win.phase_width) {
+        const int64_t y = win.top + row, end = y >= 0 && y < s.height ? inside : begin;
+        for (int64_t k = 0; k < begin; ++k) row_to[k] = E(0);
+        if (end > begin) copy(c, y * s.width + x + begin * win.step_w, win.step_w, row_to + begin, end - begin);
+        for (int64_t k = end; k < win.phase_width; ++k) row_to[k] = E(0);
       }
     }
   for (int64_t k = 0; k < kLanes<E>; ++k) to[k] = E(0);  // write_taps reads whole vectors

@@ -274,6 +274,8 @@ inline void copy_run(const T* src, int64_t stride, F* __restrict dst, int64_t co
     } else {
       for (int64_t i = 0; i < count; ++i) dst[i] = F(src[i]);
     }
+  } else if (stride == 2) {  // a constant stride becomes shuffles
+    for (int64_t i = 0; i < count; ++i) dst[i] = F(src[2 * i]);
   } else {
     for (int64_t i = 0; i < count; ++i) dst[i] = F(src[i * stride]);
   }
