@@ -48,7 +48,7 @@ struct ConvShape {
   static int64_t extent(int64_t room, int64_t stride) { return room < 0 ? 0 : room / stride + 1; }
 };
 
-// `count` blocks of at most `size`, as equal as can be.
+// `count` blocks, all but the last of `size`: as equal as can be, where nobody chooses another size.
 struct EvenBlocks {
   int64_t total, count, size;
   EvenBlocks(int64_t all, int64_t most)

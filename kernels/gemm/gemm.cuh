@@ -539,10 +539,11 @@ class PlannedGemm {
     const int64_t groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;
     const double task_flops = 2.0 * kTileRows * double(tall * N * plan_.at_once) * double(at.kc + 8);
     const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / task_flops));
-    const bool by_rows = plan_.size.n * at.kc * int64_t(sizeof(F)) <= 512 * 1024;
+    const bool along_rows = plan_.size.n * at.kc * int64_t(sizeof(F)) <= 512 * 1024;
     on_.parallel_for(rows * groups, plan_.spread ? grain : rows * groups, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
-        const int64_t row = by_rows ? task / groups : task % rows, group = by_rows ? task % groups : task / rows;
+        const int64_t row = along_rows ? task / groups : task % rows;
+        const int64_t group = along_rows ? task % groups : task / rows;
         const int64_t i = row * tall, i_end = std::min(plan_.tiles.count, i + tall);
         const int64_t j_end = std::min(plan_.panels, (group + 1) * plan_.at_once);
         for (int64_t j = group * plan_.at_once; j < j_end; ++j) {
