@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/executor/pieces.h"
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 
 namespace levin::kernels::cpu {
 
@@ -14,8 +14,8 @@ void copy_list(const Cpu& on, std::span<const Copy> copies) {
   parallel_pieces(on, copies, kGrain, 2, count, [&](const Copy& c, int64_t begin, int64_t end) {
     if (begin == end) return;
     if (streams) {
-      const Streaming past_caches;
-      Streaming::write(c.to + begin, c.from + begin, end - begin);
+      const Streaming all_seen;
+      Streaming::write(on, c.to + begin, c.from + begin, end - begin);
     } else {
       std::memcpy(c.to + begin, c.from + begin, static_cast<size_t>(end - begin));
     }

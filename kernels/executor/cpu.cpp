@@ -10,7 +10,7 @@
 
 #include <fstream>
 
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 
 namespace levin::kernels {
 namespace {

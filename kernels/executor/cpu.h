@@ -71,7 +71,7 @@ struct Cpu {
 // all, run its v3 code there, which is as fast on many CPUs and keeps the library a third smaller. gemm, conv,
 // attention and linear algebra have all levels for all types: their tiles use the wider registers fully. Rows of
 // softmax, norms and sums (pick_halves.h) and sparse products (pick_float.h) have v4 code for 16-bit floats, too: one
-// instruction widens a register of them.
+// instruction widens a register of them. Stores past the caches are of bytes, and as wide at v4 for all types.
 template <class T>
 using PointedTo = std::remove_cv_t<std::remove_pointer_t<std::remove_cvref_t<T>>>;
 template <class T, class... Any>

@@ -23,7 +23,7 @@
 #include "kernels/executor/copy.h"
 #include "kernels/executor/pieces.h"
 #include "kernels/executor/rows_test.h"
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 #include "kernels/lib/scratch.h"
 #include "levin/device.h"
 #include "levin/error.h"
@@ -218,16 +218,22 @@ TEST_CASE("a loop that can not send for its workers is run by its caller") {
 TEST_CASE("stores past the caches write every byte of a block, wherever it begins and ends, and no other") {
   std::vector<char> from(200);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i + 1);
-  for (int64_t offset = 0; offset < 20; ++offset) {
-    for (const int64_t bytes : {0, 1, 7, 15, 16, 17, 40, 64, 131}) {
-      std::vector<char> to(200, char{0});
-      {
-        const Streaming all_seen;
-        all_seen.write(to.data() + offset, from.data() + 3, bytes);
-      }
-      for (int64_t i = 0; i < 200; ++i) {
-        const bool inside = i >= offset && i < offset + bytes;
-        CHECK(to[size_t(i)] == (inside ? from[size_t(3 + i - offset)] : 0));
+  for (const CpuLevel level : test::levels()) {
+    for (int64_t offset = 0; offset < 66; ++offset) {
+      for (const int64_t bytes : {0, 1, 7, 15, 16, 17, 40, 64, 65, 131}) {
+        std::vector<char> to(200, char{0});
+        {
+          const Streaming all_seen;
+          Streaming::write(Cpu{.level = level}, to.data() + offset, from.data() + 3, bytes);
+        }
+        bool is_right = true;
+        for (int64_t i = 0; i < 200; ++i) {
+          const bool inside = i >= offset && i < offset + bytes;
+          is_right = is_right && to[size_t(i)] == (inside ? from[size_t(3 + i - offset)] : 0);
+        }
+        CAPTURE(offset);
+        CAPTURE(bytes);
+        CHECK(is_right);
       }
     }
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/executor/cpu.h"
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 
 namespace levin::kernels {
 

@@ -33,7 +33,7 @@
 #include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 #include "kernels/index/add_rows.cuh"
 #include "kernels/index/bounds.cuh"
 #include "kernels/index/group.cuh"
@@ -308,7 +308,7 @@ template <class U>
   std::atomic<bool> is_bad{false};
   const int64_t* const last_index = index + w.count() - kRunBlock;
   on.parallel_for(w.tasks, std::max<int64_t>(1, kIndexTask / w.k_size), [&](int64_t begin, int64_t end) {
-    const Streaming past_caches;
+    const Streaming all_seen;
     StagedRow<U> staged;
     for (int64_t t = begin; t < end; ++t) {
       const IndexWalk::Place p = w.task(t);
@@ -323,7 +323,7 @@ template <class U>
           return;
         }
         for (int64_t i = 0; i < n; ++i) staged.values[i] = x[p.b + run[i]];
-        Streaming::write(y + p.c + k, staged.values, n * static_cast<int64_t>(sizeof(U)));
+        Streaming::write(on, y + p.c + k, staged.values, n * static_cast<int64_t>(sizeof(U)));
       }
     }
   });
@@ -401,7 +401,7 @@ template <class T, class F>
   std::atomic<bool> is_bad{false};
   const int64_t* const last_index = index + w.count() - kRunBlock;
   on.parallel_for(w.tasks, std::max<int64_t>(1, kIndexTask / w.k_size), [&](int64_t begin, int64_t end) {
-    const Streaming past_caches;
+    const Streaming all_seen;
     StagedRow<T> staged;
     for (int64_t t = begin; t < end; ++t) {
       const IndexWalk::Place p = w.task(t), next = w.task(std::min(t + 1, end - 1));
@@ -420,7 +420,7 @@ template <class T, class F>
         }
         for (int64_t i = 0; i < n; ++i) body(staged.values[run[i]], from[i * w.k_c]);
       }
-      Streaming::write(y + p.b, staged.values, row * kBytes);
+      Streaming::write(on, y + p.b, staged.values, row * kBytes);
     }
   });
   return !is_bad;

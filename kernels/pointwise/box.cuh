@@ -15,7 +15,7 @@
 #include "kernels/device/bits.cuh"
 #include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 #include "levin/shape.h"
 
 namespace levin::kernels {
@@ -200,10 +200,10 @@ void copy_box(const Cpu& on, const U* from, U* to, Box box) {
   int64_t outer = 1;
   for (int d = 0; d < rank; ++d) outer *= box.size[static_cast<size_t>(d)];
   const int64_t parts = many ? groups : pieces, size = many ? together * n : std::min(n, kPiece);
-  constexpr int64_t kBytes = sizeof(U), kStaged = (8 << 10) / kBytes;
+  constexpr int64_t kBytes = sizeof(U), kStaged = kStreamedBytes / kBytes;
   const bool streams = !many && b == 1 && beyond_cache(2 * box.numel() * kBytes);
   on.parallel_for(outer * parts, std::max<int64_t>(1, kBoxTask / size), [&](int64_t begin, int64_t end) {
-    const Streaming past_caches;
+    const Streaming all_seen;
     U staged[kStaged];
     for (int64_t t = begin; t < end; ++t) {
       const int64_t part = t % parts, line = part * together, first = many ? 0 : part * kPiece;
@@ -218,10 +218,11 @@ void copy_box(const Cpu& on, const U* from, U* to, Box box) {
       if (!many) {
         const int64_t count = std::min(kPiece, n - first);
         if (!streams) copy_line(from + x, a, to + y, b, count);
-        for (int64_t i = 0; streams && i < count; i += kStaged) {
+        if (streams && a == 1) Streaming::write(on, to + y, from + x, count * kBytes);
+        for (int64_t i = 0; streams && a != 1 && i < count; i += kStaged) {
           const int64_t now = std::min(kStaged, count - i);
           copy_line(from + x + i * a, a, staged, 1, now);
-          Streaming::write(to + y + i, staged, now * kBytes);
+          Streaming::write(on, to + y + i, staged, now * kBytes);
         }
         continue;
       }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <optional>
 
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 #include "kernels/lib/scratch.h"
 #include "kernels/pointwise/halves.cuh"
 #include "kernels/pointwise/transpose.cuh"
@@ -67,9 +67,15 @@ bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
 bool passes_caches(const PointwisePlan& plan, const std::int64_t* step) {
   if (step[0] != plan.width[0]) return false;
   // A line that two short rows share would be written to memory twice.
-  constexpr std::int64_t kLongRow = 1024;
+  constexpr std::int64_t kLongRow = 1024, kShortRow = 256, kLine = 64;
   const std::int64_t inner = plan.rank > 0 ? plan.sizes[static_cast<std::size_t>(plan.rank - 1)] : 1;
-  if (plan.rank > 1 && inner * plan.width[0] < kLongRow) return false;
+  if (plan.rank > 1 && inner * plan.width[0] < kLongRow) {
+    const std::int64_t bytes = inner * plan.width[0];
+    bool shares = bytes % kLine != 0 || reinterpret_cast<std::uintptr_t>(plan.data[0]) % kLine != 0;
+    for (std::size_t d = 0; d + 1 < static_cast<std::size_t>(plan.rank); ++d)
+      shares = shares || plan.steps[0][d] % kLine != 0;
+    if (shares || bytes < kShortRow) return false;
+  }
   std::int64_t bytes = 0;
   for (std::size_t k = 0; k < static_cast<std::size_t>(plan.operands); ++k) {
     if (k > 0 && plan.data[k] == plan.data[0]) return false;
@@ -121,7 +127,7 @@ void run_row(const Cpu& on, PointwiseLoop loop, const void* functor, const Point
     char* const to = p[0] + begin * step[0];
     if (is_narrow)
       narrow(on, plan.half[0], reinterpret_cast<float*>(block[0]), how.streams ? narrowed : to, step[0], count);
-    if (how.streams) Streaming::write(to, is_narrow ? narrowed : q[0], count * step[0]);
+    if (how.streams) Streaming::write(on, to, is_narrow ? narrowed : q[0], count * step[0]);
   }
 }
 

@@ -106,13 +106,13 @@ bool by_rows(const Cpu& on, const Tensor& out, const Tensor& x) {
     const bool streams = kernels::beyond_cache(out.numel() * std::int64_t{sizeof(To) + sizeof(From)});
     on.parallel_for(out.numel(), kGrain, [=, &on](std::int64_t begin, std::int64_t end) {
       if (!streams) return kernels::cpu::convert_row<To, From>(on, from + begin, to + begin, end - begin);
-      constexpr std::int64_t kBlock = 1024;
+      constexpr std::int64_t kBlock = kernels::kStreamedBytes / std::int64_t{sizeof(To)};
       alignas(64) To block[kBlock];
       const kernels::Streaming all_seen;
       for (std::int64_t i = begin; i < end; i += kBlock) {
         const std::int64_t n = std::min(kBlock, end - i);
         kernels::cpu::convert_row<To, From>(on, from + i, block, n);
-        all_seen.write(to + i, block, n * std::int64_t{sizeof(To)});
+        kernels::Streaming::write(on, to + i, block, n * std::int64_t{sizeof(To)});
       }
     });
     return true;

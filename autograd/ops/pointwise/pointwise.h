@@ -7,7 +7,7 @@
 
 #include "autograd/op_table.h"
 #include "kernels/executor/dispatch.h"
-#include "kernels/executor/streaming.h"
+#include "kernels/executor/streaming.cuh"
 #include "kernels/pointwise/pointwise.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"

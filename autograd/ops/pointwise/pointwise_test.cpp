@@ -318,6 +318,22 @@ TEST_CASE("results that are larger than the cache have the numbers of their part
   Tensor in_place = x.clone();
   add_(in_place, bias);
   CHECK(same_bits(in_place, add(x, bias)));
+  // Short rows: of whole cache lines, and not.
+  constexpr std::int64_t many = 73000, quarter = many / 4;
+  const Tensor wide = reshape(narrow(reshape(x, {-1}), 0, 0, many * 128), {many, 128});
+  for (const std::int64_t length : {64, 63}) {
+    const Tensor left = narrow(wide, 1, 0, length), right = narrow(wide, 1, 64, length), sums = add(left, right);
+    for (std::int64_t at = 0; at < many; at += quarter) {
+      const auto part = [=](const Tensor& t) { return narrow(t, 0, at, quarter).contiguous(); };
+      CHECK(same_bits(part(sums), add(part(left), part(right))));
+    }
+  }
+  // Copies: of rows that begin at any byte, and of rows in reverse.
+  const Tensor parts[] = {narrow(x, 1, 0, 515), narrow(x, 1, 515, 515)};
+  CHECK(same_bits(cat(parts, 1), x));
+  const Tensor turned = flip(x, {1});
+  for (std::int64_t at = 0; at < columns; at += 206)
+    CHECK(same_bits(narrow(turned, 1, at, 1).contiguous(), narrow(x, 1, columns - 1 - at, 1).contiguous()));
 }
 
 TEST_CASE("gelu and its derivative give no subnormal numbers, on which some CPUs compute slowly") {
