@@ -472,22 +472,35 @@ LEVIN_HD F rsqrt(F x) {
 }
 
 namespace detail {
-// e^(b log a) for a >= 0 within 2^-31 of it, in double for results of float, which it is 0 or inf beyond.
-LEVIN_HD double power_of(double a, double b) {
+// log a with a relative error of 2^-44.9, for normal a > 0.
+LEVIN_HD double log_for_power(double a) {
   const auto p = split(a);
-  const double f = p.m - 1, s = f / (2 + f), z = s * s;  // log(m) = 2 atanh(s), 2^-44.9
+  const double f = p.m - 1, s = f / (2 + f), z = s * s;  // log(m) = 2 atanh(s)
   const double q = z * poly(z, 0x1.555555561e06ap-2, 0x1.999996a9aec2bp-3, 0x1.249411d57cdddp-3, 0x1.c62b18e0a448bp-4,
                             0x1.911579a35ef5fp-4);
-  const double high = b * log_edges(a, p.e * 0x1.62e42fefa39efp-1 + (s + s) * (1 + q));
-  const double x = high > 128 ? 128 : high < -128 ? -128 : high;  // NaN stays
-  constexpr double magic = Format<double>::round + 1023;          // the low bits of t hold the exponent of 2^n
+  return p.e * 0x1.62e42fefa39efp-1 + (s + s) * (1 + q);
+}
+// e^high in double, for a result of float: beyond +-128 that is 0 or inf. A NaN gives some number.
+LEVIN_HD double exp_for_power(double high) {
+  const double x = high > 128 ? 128 : high < -128 ? -128 : high;
+  constexpr double magic = Format<double>::round + 1023;  // the low bits of t hold the exponent of 2^n
   const double t = x * kLog2E + magic, r = x - (t - magic) * 0x1.62e42fefa39efp-1;
   const double tail = poly(r, 0x1.0000000b9129bp-1, 0x1.5555555a78ed4p-3, 0x1.5554e9063586ep-5, 0x1.1110e0f238322p-7,
                            0x1.6d43246b523b4p-10, 0x1.a124f19fe89acp-13);  // of exp, 2^-32.1
   const double scale = from_bits<double>(bits(t) << Format<double>::mantissa);
-  return x != x ? x : scale + scale * (r + r * r * tail);
+  return scale + scale * (r + r * r * tail);
 }
 }  // namespace detail
+
+// x^y for x > 0, both finite.
+LEVIN_HD float pow_positive(float x, float y) {
+  return float(detail::exp_for_power(double(y) * detail::log_for_power(double(x))));
+}
+// Whether pow_positive does not hold.
+LEVIN_HD bool is_far_from_pow_positive(float x, float y) {
+  constexpr float inf = detail::Format<float>::inf;
+  return !(x > 0 && x < inf && detail::abs(y) < inf);
+}
 
 // x^y. float goes through double; double is std::pow, a call.
 template <class F>
@@ -498,7 +511,8 @@ LEVIN_HD F pow(F x, F y) {
     const double t = size + 0x1p52;  // rounds to an integer, its parity in the last bit
     const bool whole = t - 0x1p52 == size || size >= 0x1p53;
     const bool odd = (detail::bits(t) & 1) != 0;
-    double r = detail::power_of(a, b);
+    const double high = b * detail::log_edges(a, detail::log_for_power(a));
+    double r = high != high ? high : detail::exp_for_power(high);
     r = (a == 1 && size == inf) ? 1.0 : r;
     const bool negative = detail::bits(x) >> 31 != 0;
     r = x < 0 && a < inf && !whole ? nan : r;

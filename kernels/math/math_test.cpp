@@ -48,6 +48,7 @@ namespace cpu {
 LEVIN_MATH_FUNCTIONS(LEVIN_PICK_MATH)
 LEVIN_TRIGONOMETRY(LEVIN_PICK_MATH)
 LEVIN_PICK(map_pow)
+LEVIN_PICK(map_pow_positive)
 }  // namespace cpu
 
 namespace {
@@ -369,6 +370,31 @@ TEST_CASE("pow of float has the special cases of std::pow") {
   }
 }
 
+TEST_CASE("pow of a positive number has the bits of pow, and what is far from that is no such number or not finite") {
+  std::vector<float> x, y;
+  const std::vector<float> bases = sweep<float>(std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < bases.size(); i += 16)
+    for (const float b : {0.0f, -0.0f, 0.5f, 1.0f, -1.0f, 2.5f, -3.0f, 40.0f, -1e30f, 3e38f, 1e-40f})
+      x.push_back(bases[i]), y.push_back(b);
+  for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+    for (const float size : {odd, -odd}) x.insert(x.end(), {size, 2.0f}), y.insert(y.end(), {2.0f, size});
+  std::vector<float> near(x.size()), r(x.size());
+  for (const CpuLevel level : levels()) {
+    cpu::map_pow(Cpu{level}, x.data(), y.data(), r.data(), int64_t(x.size()));
+    cpu::map_pow_positive(Cpu{level}, x.data(), y.data(), near.data(), int64_t(x.size()));
+    size_t count = 0, wrong = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const bool is_near = x[i] > 0 && std::isfinite(x[i]) && std::isfinite(y[i]);
+      wrong += math::is_far_from_pow_positive(x[i], y[i]) == is_near;
+      if (!is_near) continue;
+      wrong += std::bit_cast<uint32_t>(near[i]) != std::bit_cast<uint32_t>(r[i]);
+      ++count;
+    }
+    CHECK(wrong == 0);
+    CHECK(count > x.size() / 4);
+  }
+}
+
 }  // namespace
 }  // namespace levin::kernels
 #else
@@ -385,6 +411,10 @@ LEVIN_TRIGONOMETRY(LEVIN_MAP_MATH)
 template <class F>
 void map_pow(const Cpu&, const F* x, const F* y, F* r, int64_t n) {
   for (int64_t i = 0; i < n; ++i) r[i] = math::pow(x[i], y[i]);
+}
+template <class F>
+void map_pow_positive(const Cpu&, const F* x, const F* y, F* r, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) r[i] = math::pow_positive(x[i], y[i]);
 }
 }  // namespace
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

@@ -75,10 +75,15 @@ inline constexpr bool kLong = [] {
 }();
 
 // A functor may have a second form for what a dense loop of the CPU meets: near(x...), which becomes vector code and
-// holds unless is_far(x...), which is then rare. Such elements are computed again by the functor itself.
+// holds unless is_far(x...). Where some elements of a block are far, the functor itself computes them again, or the
+// whole block if kIsVectorCode says that it becomes vector code, too.
 template <class F, class... T>
 concept HasNear = requires(const F& f, T... x) {
   f.near(x...);
+};
+template <class F>
+concept IsVectorCode = requires {
+  requires F::kIsVectorCode;
 };
 
 // The C++ type a loop sees for a tensor element: float for the 16-bit floats.
@@ -344,10 +349,17 @@ void near_loop(const F& f, std::int64_t n, O* o, const A*... a) {
   constexpr std::int64_t kBlock = 512;
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t end = std::min(n, begin + kBlock);
-#pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<O>(f.near(a[i]...));
     int far = 0;
     for (std::int64_t i = begin; i < end; ++i) far |= f.is_far(a[i]...) ? 1 : 0;
+    if constexpr (IsVectorCode<F>) {
+      if (far != 0) {
+#pragma GCC ivdep
+        for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<O>(f(a[i]...));
+        continue;
+      }
+    }
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<O>(f.near(a[i]...));
     if (far == 0) [[likely]]
       continue;
     for (std::int64_t i = begin; i < end; ++i) {

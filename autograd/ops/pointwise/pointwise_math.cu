@@ -1,5 +1,6 @@
 // Elementary functions.
 #include <cmath>
+#include <concepts>
 #include <type_traits>
 
 #include "autograd/autocast.h"
@@ -76,6 +77,7 @@ struct Pow {
   static constexpr Saves kSaves = Saves::input;
   static constexpr bool kSavesWithNumber = true;
   static constexpr std::int64_t kGrain = 4096;
+  static constexpr bool kIsVectorCode = true;
   template <class T>
   LEVIN_HD T operator()(T x, T y) const {
     if constexpr (std::is_integral_v<T>)
@@ -86,6 +88,14 @@ struct Pow {
 #else
       return m::pow(x, y);
 #endif
+  }
+  template <std::same_as<float> T>
+  LEVIN_HD T near(T x, T y) const {
+    return m::pow_positive(x, y);
+  }
+  template <std::same_as<float> T>
+  LEVIN_HD bool is_far(T x, T y) const {
+    return m::is_far_from_pow_positive(x, y);
   }
   // x^0 is constant, also at 0 where y x^(y-1) would be 0 * inf.
   Tensor backward_a(const Tensor& gy, const Tensor& x, const Tensor& y) const {
