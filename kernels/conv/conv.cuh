@@ -156,11 +156,11 @@ void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, c
   });
 }
 
-// How many images share a product where an image is one block of pixels: up to about 384 columns, of which few fall
+// How many images share a product where an image is one block of pixels: up to about 400 columns, of which few fall
 // into a partly empty vector. Tasks stay enough for all threads; each image makes `parts` of them.
 inline EvenBlocks images_together(const ConvShape& s, const PixelBlocks& blocks, int64_t parts) {
   const int64_t tasks = std::max<int64_t>(16, 4 * num_threads());
-  const int64_t most = std::min(384 / std::max<int64_t>(1, s.pixels()), s.batch * parts / tasks);
+  const int64_t most = std::min(400 / std::max<int64_t>(1, s.pixels()), s.batch * parts / tasks);
   return EvenBlocks(s.batch, blocks.count() > 1 ? 1 : std::max<int64_t>(1, most));
 }
 
@@ -278,13 +278,23 @@ void direct_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const
         }
     }
   });
-  const int64_t row_grain = std::max<int64_t>(1, 32768 / (chunks.count * gout));
-  on.parallel_for(s.groups * k, row_grain, [&](int64_t from, int64_t to) {
-    for (int64_t gt = from; gt < to; ++gt) {
-      F* const sums = partial.as<F>() + gt * out_pitch;  // the first chunk's, in place
+  // The sums of all chunks, turned in squares: [groups, taps, gout] to [groups, gout, taps]. What stands behind gout in
+  // a row has no meaning, and is not copied.
+  const EvenBlocks squares(k, L);
+  const int64_t grain = std::max<int64_t>(1, 32768 / (chunks.count * out_pitch * L));
+  on.parallel_for(s.groups * squares.count, grain, [&](int64_t from, int64_t to) {
+    for (int64_t square = from; square < to; ++square) {
+      const int64_t g = square / squares.count, t0 = squares.begin(square % squares.count);
+      const int64_t rows = squares.end(square % squares.count) - t0;
+      F* const sums = partial.as<F>() + (g * k + t0) * out_pitch;  // the first chunk's, in place
       for (int64_t chunk = 1; chunk < chunks.count; ++chunk)
-        for (int64_t o = 0; o < gout; ++o) sums[o] += sums[chunk * chunk_numbers + o];
-      for (int64_t o = 0; o < gout; ++o) gw[(gt / k * gout + o) * k + gt % k] = T(sums[o]);
+        for (int64_t i = 0; i < rows * out_pitch; ++i) sums[i] += sums[chunk * chunk_numbers + i];
+      for (int64_t o0 = 0; o0 < gout; o0 += L) {
+        alignas(64) F turned[size_t(L * L)];
+        transpose_square(sums + o0, out_pitch, turned, L, int(rows - 1));
+        for (int64_t o = o0; o < std::min(gout, o0 + L); ++o)
+          copy_run(turned + (o - o0) * L, 1, gw + (g * gout + o) * k + t0, rows);
+      }
     }
   });
 }

@@ -135,7 +135,7 @@ class TurnedFilters {
           const RowTiles tiles(rows);
           for (int64_t i = 0; i < tiles.count; ++i)
             for (int64_t o = 0; o < gout; ++o)
-              for (int64_t t = tiles.begin(i); t < tiles.begin(i + 1); ++t) *to++ = F(from[o * filter + t]);
+              to = copy_tile_row(from + o * filter + tiles.begin(i), tiles.begin(i + 1) - tiles.begin(i), to);
         } else {
           for (int64_t t = 0; t < rows; ++t, to += pitch_)
             for (int64_t lane = 0; lane < lanes_; ++lane) {

@@ -378,11 +378,7 @@ class PlannedGemm {
     if constexpr (kPlain) {
       if (at.a.col == 1) return pack_rows_as_tile(from, at.a.row, int(h), at.kc, to);
     }
-    if (h == kTileRows) {  // a constant count: straight vector moves
-      for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, kTileRows);
-    } else {
-      for (int64_t k = 0; k < at.kc; ++k) copy_run(from + k * at.a.col, 1, to + k * h, h);
-    }
+    for (int64_t k = 0; k < at.kc; ++k) to = copy_tile_row(from + k * at.a.col, h, to);
   }
   void pack(const Block& at) const {
     const bool all = plan_.packed_b == PackedB::all_panels, last = plan_.packed_b == PackedB::last_panel;

@@ -281,6 +281,20 @@ inline void copy_run(const T* src, int64_t stride, F* __restrict dst, int64_t co
   }
 }
 
+// dst[i] = src[i] for at most kTileRows numbers. From half of them on these are two copies of a constant size, which
+// may overlap and become straight vector moves. Returns the end of what is written.
+template <class T, class F>
+inline F* copy_tile_row(const T* src, int64_t count, F* dst) {
+  constexpr int64_t kHalf = (kTileRows + 1) / 2;
+  if (count < kHalf) {
+    copy_run(src, 1, dst, count);
+  } else {
+    copy_run(src, 1, dst, kHalf);
+    copy_run(src + count - kHalf, 1, dst + count - kHalf, kHalf);
+  }
+  return dst + count;
+}
+
 // The lower halves of a and b interleaved, or the upper ones: a[0], b[0], a[1], ...
 template <class F, int kFirst, int... I>
 [[gnu::always_inline]] inline Vector<F> interleaved(Vector<F> a, Vector<F> b, std::integer_sequence<int, I...>) {
@@ -382,7 +396,12 @@ void pack_panel(Matrix<T> b, int64_t k, int64_t cols, F* __restrict dst, int64_t
       }
       F* to = dst + k0 * ld_dst + j0;
       int64_t kk = 0;
-      for (; kk + L <= count; kk += L) transpose_square(src + kk, ld, to + kk * ld_dst, ld_dst);
+      for (; kk + L <= count; kk += L) {
+        // The square after the next one: the CPU's prefetcher follows fewer rows than a square has.
+        if (in_place && k0 + kk + 2 * L < k)
+          for (int64_t j = 0; j < L; ++j) __builtin_prefetch(src + kk + 2 * L + j * ld);
+        transpose_square(src + kk, ld, to + kk * ld_dst, ld_dst);
+      }
       for (; kk < count; ++kk)
         for (int64_t j = 0; j < L; ++j) to[kk * ld_dst + j] = src[j * ld + kk];
     }
