@@ -264,9 +264,9 @@ KERNELS = [
     Kernel("cat by 16 bytes", JOIN, "copy_items<16>", 32, [("whole", 16)]),
     Kernel("nearest by 4 bytes", INTERPOLATE, "resample_nearest_items<unsigned int>", 8, [("whole", 4)]),
     # Of an image of the same size. Of 16 bits the weights would be the widest loads, in place of the image.
-    *(Kernel(f"{name} float", INTERPOLATE, f"resample_plane_taps<{taps}, float, float>", 8, [("whole", 4)],
-             f"{taps * taps} numbers of the image for each result, in places of their own")
-      for name, taps in (("bilinear", 2), ("bicubic", 4))),
+    Kernel("bilinear float", INTERPOLATE, "resample_plane_taps<2, float, float>", 8, [("whole", 4)]),
+    Kernel("bicubic float", INTERPOLATE, "resample_plane_taps<4, float, float>", 8, [("whole", 4)],
+           "16 loads and 20 products for each result"),
     *(Kernel(f"transpose by {n} bytes", CAST, f"transpose<unsigned {of}, unsigned {of}>", 2 * n, [("whole", n)])
       for of, n in (("char", 1), ("short", 2), ("int", 4), ("long", 8))),
     Kernel("transpose to float of bf16", CAST, "transpose<float, bf16>", 6, [("whole", 4)]),

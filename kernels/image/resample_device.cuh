@@ -111,38 +111,60 @@ struct PlanesAt {
   }
 };
 
-// Windows of kTaps along both axes, in the forward direction.
+// The sum of weights[t] * of(t). With kSkips a weight of 0 adds nothing, even if its value is a NaN.
+template <bool kSkips, int kTaps, class A, class F>
+__device__ __forceinline__ A weighted_sum(const A (&weights)[kTaps], const F& of) {
+  A sum = 0;
+#pragma unroll
+  for (int t = 0; t < kTaps; ++t) {
+    const A more = sum + weights[t] * of(t);
+    sum = !kSkips || weights[t] != A(0) ? more : sum;
+  }
+  return sum;
+}
+
+// Windows of kTaps along both axes, in the forward direction. A thread that has all its planes and no weight of 0 takes
+// a way without conditions.
 template <int kTaps, class In, class Out>
 __global__ void resample_plane_taps(const In* x, Out* y, PlanesAt at, DeviceTable<Accum<In>> h,
                                     DeviceTable<Accum<In>> w, Divider columns) {
   using A = Accum<In>;
   at.run([=](std::int64_t first, std::int64_t place) {
     const std::int64_t r = columns.quotient(place), c = place - r * w.out, size = h.in * w.in;
+    const int here = static_cast<int>(min(at.planes - first, std::int64_t{kPlanesAtOnce}));
     const In* const from = x + first * size + h.starts[r] * w.in + w.starts[c];
-    A down[kTaps], across[kTaps], sum[kPlanesAtOnce];
+    Out* to = y + first * at.places + place;
+    const In* line[kTaps];  // of the window, in the plane that is next
+    A down[kTaps], across[kTaps];
+    bool is_plain = here == kPlanesAtOnce;
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) {
+      line[t] = from + t * w.in;
       down[t] = h.weights[t * h.out + r];
       across[t] = w.weights[t * w.out + c];
+      is_plain = is_plain && down[t] != A(0) && across[t] != A(0);
     }
+    const auto next = [&]<bool kSkips>(std::bool_constant<kSkips>) {
+      const A sum = weighted_sum<kSkips>(
+          down, [&](int i) { return weighted_sum<kSkips>(across, [&](int j) { return A(line[i][j]); }); });
 #pragma unroll
-    for (int p = 0; p < kPlanesAtOnce; ++p) {
-      sum[p] = 0;
-      if (first + p >= at.planes) continue;
+      for (int i = 0; i < kTaps; ++i) line[i] += size;
+      return sum;
+    };
+    A sum[kPlanesAtOnce];
+    if (is_plain) {
 #pragma unroll
-      for (int i = 0; i < kTaps; ++i) {
-        A part = 0;
+      for (A& of : sum) of = next(std::false_type{});
 #pragma unroll
-        for (int j = 0; j < kTaps; ++j) {
-          const auto v = A(from[p * size + i * w.in + j]);
-          part = across[j] != A(0) ? part + across[j] * v : part;
-        }
-        sum[p] = down[i] != A(0) ? sum[p] + down[i] * part : sum[p];
-      }
+      for (int p = 0; p < kPlanesAtOnce; ++p, to += at.places) *to = Out(sum[p]);
+      return;
     }
 #pragma unroll
     for (int p = 0; p < kPlanesAtOnce; ++p)
-      if (first + p < at.planes) y[(first + p) * at.places + place] = Out(sum[p]);
+      if (p < here) sum[p] = next(std::true_type{});
+#pragma unroll
+    for (int p = 0; p < kPlanesAtOnce; ++p, to += at.places)
+      if (p < here) *to = Out(sum[p]);
   });
 }
 

@@ -126,7 +126,9 @@ std::vector<Sample> weighted_samples() {
       {{1, 2, 5, 6}, {.size = {9, 11}, .mode = Mode::bicubic}},
       {{1, 1, 9, 8}, {.size = {4, 3}, .mode = Mode::bicubic}},
       {{1, 1, 4, 6}, {.size = {7, 3}, .mode = Mode::bicubic, .align_corners = true}},
-      {{1, 1, 2, 3}, {.scale_factor = {2.5}, .mode = Mode::bicubic}},  // fewer elements than taps
+      {{1, 1, 2, 3}, {.scale_factor = {2.5}, .mode = Mode::bicubic}},                   // fewer elements than taps
+      {{1, 9, 5, 4}, {.size = {9, 7}, .mode = Mode::bilinear, .align_corners = true}},  // eight planes of a thread,
+      {{1, 9, 5, 7}, {.size = {9, 5}, .mode = Mode::bicubic, .align_corners = true}},   // with weights of 0 and without
       {{1, 2, 11, 8}, {.size = {4, 3}, .mode = Mode::bilinear, .antialias = true}},
       {{1, 2, 5, 4}, {.size = {7, 9}, .mode = Mode::bilinear, .antialias = true}},
       {{1, 1, 9, 12}, {.size = {4, 2}, .mode = Mode::bicubic, .antialias = true}},
