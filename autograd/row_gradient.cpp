@@ -1,5 +1,6 @@
 #include "autograd/row_gradient.h"
 
+#include <atomic>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -42,25 +43,7 @@ std::pair<Tensor, Tensor> by_table(const Tensor& rows, std::int64_t count) {
   return {from_data(named, {static_cast<std::int64_t>(named.size())}, rows.device()), place};
 }
 
-}  // namespace
-
-RowOffer*& row_offer() noexcept {
-  static thread_local constinit RowOffer* offer = nullptr;
-  return offer;
-}
-
-bool takes_rows(std::size_t input) noexcept {
-  const RowOffer* const offer = row_offer();
-  if (!offer || input >= offer->edges.size()) return false;
-  const Node* const node = offer->edges[input].node.get();
-  return node && node->kind() == Node::Kind::leaf && node->wants_grad();
-}
-
-void give_rows(std::size_t input, const Tensor& rows, const Tensor& values) {
-  row_offer()->given.push_back({input, {flatten(rows), values}});
-}
-
-RowGradient merged(const RowGradient& gradient, std::int64_t rows) {
+RowGradient merge(const RowGradient& gradient, std::int64_t rows) {
   const NoGrad off;
   const AutocastOff as_is;
   const std::int64_t n = gradient.rows.numel();
@@ -82,17 +65,44 @@ RowGradient merged(const RowGradient& gradient, std::int64_t rows) {
   return {named, sum_of_rows(gradient.values.shape().with(0, named.numel()), place, gradient.values)};
 }
 
-// The sum of two gradients of one table.
-RowGradient sum(const RowGradient& a, const RowGradient& b, std::int64_t rows) {
+RowGradient add_rows(const RowGradient& a, const RowGradient& b, std::int64_t rows) {
   const NoGrad off;
-  return merged({cat({a.rows, b.rows}), cat({a.values, b.values})}, rows);
+  return merge({cat({a.rows, b.rows}), cat({a.values, b.values})}, rows);
 }
 
-Tensor dense(const RowGradient& gradient, const Shape& shape) {
+Tensor fill(const RowGradient& gradient, const Shape& shape) {
   const NoGrad off;
   const Tensor& values = gradient.values;
   const Tensor rows = values.device().is_cpu() ? gradient.rows : clamp(gradient.rows, 0, {});
   return sum_of_rows(shape, rows, values);
+}
+
+constinit std::atomic<const RowSums*> linked{nullptr};
+
+void link_row_sums() noexcept {
+  static constexpr RowSums kSums{merge, add_rows, fill};
+  linked.store(&kSums, std::memory_order_release);
+}
+
+}  // namespace
+
+const RowSums& row_sums() noexcept { return *linked.load(std::memory_order_acquire); }
+
+RowOffer*& row_offer() noexcept {
+  static thread_local constinit RowOffer* offer = nullptr;
+  return offer;
+}
+
+bool takes_rows(std::size_t input) noexcept {
+  const RowOffer* const offer = row_offer();
+  if (!offer || input >= offer->edges.size()) return false;
+  const Node* const node = offer->edges[input].node.get();
+  return node && node->kind() == Node::Kind::leaf && node->wants_grad();
+}
+
+void give_rows(std::size_t input, const Tensor& rows, const Tensor& values) {
+  link_row_sums();
+  row_offer()->given.push_back({input, {flatten(rows), values}});
 }
 
 void Leaf::accumulate_rows(std::span<const RowGradient> parts, const void* by) {
@@ -164,6 +174,7 @@ void set_row_grad(const Tensor& t, RowGradient gradient) {
     check_indices(op, rows, t.size(0), "dimension 0 of the leaf " + text(t.shape()));
   }
   RowGradient own;
+  detail::link_row_sums();
   if (rows.defined()) own = detail::merged({rows.detach().contiguous(), values.detach().contiguous()}, t.size(0));
   const std::lock_guard lock(leaf.mutex);
   leaf.clear();

@@ -24,9 +24,26 @@ namespace detail {
 // values [rows.numel(), ...]. The op returns an undefined tensor for it.
 void give_rows(std::size_t input, const Tensor& rows, const Tensor& values);
 
+// What the engine and leaves do with rows, through pointers: a program that never gives rows does not link the ops.
+struct RowSums {
+  RowGradient (*merged)(const RowGradient& gradient, std::int64_t rows);
+  RowGradient (*sum)(const RowGradient& a, const RowGradient& b, std::int64_t rows);
+  Tensor (*dense)(const RowGradient& gradient, const Shape& shape);
+};
+// Where there are rows, which give_rows or set_row_grad made.
+[[nodiscard]] const RowSums& row_sums() noexcept;
+
 // Each row once, as row_grad says, of a table with so many rows.
-[[nodiscard]] RowGradient merged(const RowGradient& gradient, std::int64_t rows);
-[[nodiscard]] Tensor dense(const RowGradient& gradient, const Shape& shape);
+[[nodiscard]] inline RowGradient merged(const RowGradient& gradient, std::int64_t rows) {
+  return row_sums().merged(gradient, rows);
+}
+// The sum of two gradients of one table.
+[[nodiscard]] inline RowGradient sum(const RowGradient& a, const RowGradient& b, std::int64_t rows) {
+  return row_sums().sum(a, b, rows);
+}
+[[nodiscard]] inline Tensor dense(const RowGradient& gradient, const Shape& shape) {
+  return row_sums().dense(gradient, shape);
+}
 
 // The leaf's gradient as a tensor like the leaf; a gradient of rows stays one. Undefined where there is none.
 [[nodiscard]] Tensor gradient_as_dense(const Tensor& leaf);

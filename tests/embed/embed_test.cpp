@@ -215,6 +215,15 @@ TEST_CASE("a small program needs at most 10 shared objects, and the stripped lib
   CHECK(objects > 0);
   CHECK(objects <= 10);
   CHECK(libraries.find("-Wl,--gc-sections") != std::string::npos);
+  // Ops that neither the program nor the engine calls are not linked.
+  const fs::path named = kWork / "hello_with_names";
+  must(compile_line("-O2 -o " + quoted(named) + " " + quoted(kSource / "examples/embed/main.cpp") + " " + libraries));
+  const std::string functions = must("nm -C " + quoted(named)).output;
+  CHECK(functions.find(" T levin::backward(") != std::string::npos);
+  for (const char* op : {"scatter", "gather", "sort", "cumsum", "clamp", "where", "cat", "index_select"}) {
+    CAPTURE(op);
+    CHECK(functions.find(std::string(" T levin::") + op + "(") == std::string::npos);
+  }
   // The libraries of readers come only with the readers.
   CHECK(needed.find("libjpeg") == std::string::npos);
   CHECK(needed.find("liblzma") == std::string::npos);

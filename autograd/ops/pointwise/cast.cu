@@ -171,6 +171,12 @@ Tensor low_bytes(const Tensor& x, DType dtype) {
   return y;
 }
 
+// x, limited to [low, high].
+struct Limited {
+  std::int32_t low, high;
+  LEVIN_HD std::int32_t operator()(std::int32_t x) const { return x < low ? low : x > high ? high : x; }
+};
+
 // out, an i32, = x, an i8 or i16.
 void widen_stored(const OpInfo& info, const Tensor& out, const Tensor& x) {
   dispatch(info, x, Types<std::int8_t, std::int16_t>{}, [&]<class From>(const auto& on, From) {
@@ -188,8 +194,13 @@ void convert_stored(const OpInfo& info, const Tensor& out, const Tensor& x) {
   };
   if (!is_storage(to) && to != DType::u8) return convert(info, out, as_i32());
   if (is_float(from)) {
-    const std::int64_t end = to == DType::i8 ? 128 : 32768;
-    return convert(info, out, low_bytes(clamp(as_i32(), -end, end - 1), to));
+    // Not by clamp: every program links casts, and would link that op's gradients, too.
+    const std::int32_t end = to == DType::i8 ? 128 : 32768;
+    const Tensor whole = as_i32();
+    dispatch(info, whole, Types<std::int32_t>{}, [&]<class T>(const auto& on, T) {
+      run(on, Limited{-end, end - 1}, Signature<T, T>{}, whole, whole);
+    });
+    return convert(info, out, low_bytes(whole, to));
   }
   convert(info, out, low_bytes(itemsize(from) < itemsize(to) ? as_i32() : x, to));
 }
