@@ -60,7 +60,8 @@ EXPLAINED = [
 # mpmath gives PyTorch's error as 1.5e-15, Levin's as 2.3e-15 and the bound as 3.5e-15.
 INEXACT = {"interpolate"}
 # Functions of factors. LAPACK's own error in u diag(s) vh reaches 38 eps of the largest element in 300 matrices 7 x 6,
-# and 32 in 5 x 3.
+# and 32 in 5 x 3. In the gradient of a matrix 3 x 3 mpmath gives PyTorch's error as 641 eps, Levin's as 60 and the
+# bound of other ops as 590.
 FACTORED = {"eigh_vectors", "svd_vectors"}
 
 
@@ -1664,6 +1665,8 @@ def main():
                         differ(case, kind, f"{letter}{i}: only one side has a gradient")
                     continue
                 compared["gradients" if letter == "d" else "gradients of gradients"] += 1
+                if letter == "d" and case.name in FACTORED and case.dtype == torch.float64:
+                    slack = 128  # the errors of both
                 text = difference(mine, g, mine.dtype, slack, size, 1)
                 if text:
                     differ(case, kind, f"{letter}{i}: {text}")
