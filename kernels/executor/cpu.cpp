@@ -8,6 +8,7 @@
 #include <unistd.h>
 #endif
 
+#include <cstring>
 #include <fstream>
 
 #include "kernels/executor/streaming.cuh"
@@ -49,6 +50,8 @@ bool beyond_cache(int64_t bytes) {
   static const int64_t cache = last_cache_bytes();
   return bytes > cache + cache / 4;
 }
+
+void copy_few(char* to, const char* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
 
 CpuLevel cpu_level() {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)  // clang: kernels/executor/each_level.h

@@ -1,7 +1,8 @@
 // From a tensor's dtype and device to a kernel: a switch over the dtypes an op lists and two ifs over devices.
 #pragma once
 
-#include <string>
+#include <array>
+#include <span>
 #include <type_traits>
 
 #include "kernels/executor/cpu.h"
@@ -47,16 +48,12 @@ template <class T>
   return t.defined() ? ptr<T>(t) : nullptr;
 }
 
+// UnsupportedError: the op has kernels for the dtypes given, not for x.
+[[noreturn, gnu::cold]] void fail_unsupported(const OpInfo& info, const Tensor& x, std::span<const DType> has);
 template <class... T>
-[[noreturn, gnu::noinline, gnu::cold]] void fail_unsupported(const OpInfo& info, const Tensor& x, Types<T...>) {
-  const bool stored = is_storage(x.dtype());
-  if (x.device().launches() && !stored)
-    fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(),
-                           "; has no kernel for it, use to(Device::cpu())");
-  std::string has;
-  ((has += (has.empty() ? "" : ", ") + std::string(name(dtype_of<T>))), ...);
-  fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has,
-                         stored ? "; convert with to(DType::i32)" : "");
+[[noreturn]] void fail_unsupported(const OpInfo& info, const Tensor& x, Types<T...>) {
+  static constexpr std::array has{dtype_of<T>...};
+  fail_unsupported(info, x, has);
 }
 
 // Calls f(Cpu, T{}) or f(Gpu, T{}) for the T that is x's dtype, by x's device; a call that f does not accept means that

@@ -25,6 +25,11 @@
 #include <immintrin.h>
 #endif
 
+namespace levin::kernels {
+// memcpy, out of line: for counts below a constant the compiler would write all cases out, at each level.
+void copy_few(char* to, const char* from, int64_t bytes);
+}  // namespace levin::kernels
+
 #define LEVIN_LEVEL_FILE "kernels/executor/streaming.cuh"
 #include "kernels/executor/each_level.h"
 
@@ -68,7 +73,7 @@ void write_past_caches(const Cpu&, T* to, const T* from, int64_t bytes) {
   constexpr int64_t kWide = LEVIN_VECTOR_BYTES;
   const auto place = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kWide);
   int64_t i = place == 0 ? 0 : std::min(bytes, kWide - place);
-  std::memcpy(to, from, static_cast<size_t>(i));
+  if (i != 0) copy_few(to, from, i);
   for (; i + kWide <= bytes; i += kWide) {
 #if LEVIN_VECTOR_BYTES == 64
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
@@ -79,7 +84,7 @@ void write_past_caches(const Cpu&, T* to, const T* from, int64_t bytes) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
 #endif
   }
-  std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
+  if (i != bytes) copy_few(to + i, from + i, bytes - i);
 #else
   std::memcpy(to, from, static_cast<size_t>(bytes));
 #endif

@@ -97,6 +97,9 @@ template <class U>
   for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * ld_to, &rows[i], sizeof(Eight));
 }
 
+// Base code is small where it is for the oldest machines alone.
+inline constexpr int kUnrolled = LEVIN_X86_LEVELS && LEVIN_VECTOR_BYTES == 16 ? 1 : 4;
+
 // to[i * ld_to + j] = from[j * ld_from + i] for i < rows, j < cols. Elements of 2 bytes and more go through registers.
 template <class U>
 void transpose_strip(const Cpu&, const U* from, int64_t ld_from, U* to, int64_t ld_to, int64_t rows, int64_t cols) {
@@ -108,9 +111,9 @@ void transpose_strip(const Cpu&, const U* from, int64_t ld_from, U* to, int64_t 
       U* const result = to + i * ld_to + j;
       if constexpr (sizeof(U) >= 4) {
         constexpr int64_t kSide = kLanes<U>;
-#pragma GCC unroll 4
+#pragma GCC unroll kUnrolled
         for (int64_t a = 0; a < kLine; a += kSide)
-#pragma GCC unroll 4
+#pragma GCC unroll kUnrolled
           for (int64_t b = 0; b < kLine; b += kSide)
             transpose_square<U>(source + b * ld_from + a, ld_from, result + a * ld_to + b, ld_to);
       } else if constexpr (sizeof(U) == 2) {
