@@ -11,16 +11,18 @@
 
 namespace levin::kernels {
 
-// F(M x M, R x R) at the points 0, a, -a for some a, and infinity, in this order. With u = x^2 and the P positive
-// points a, the polynomial that is 0 at all points is N(x) = x * Q(u), Q = product of (u - a^2); its quotient by
-// (x - a) is (u + a x) * Q_a(u), Q_a = Q without the factor of a. Their coefficients are the rows of B^T; every point
-// and its negative share the even and the odd half of their rows.
-template <int M_, int R_>
+// F(M x M, R x R), or F(1 x M, 1 x R) for rows alone, at the points 0, a, -a for some a, and infinity, in this order.
+// With u = x^2 and the P positive points a, the polynomial that is 0 at all points is N(x) = x * Q(u), Q = product of
+// (u - a^2); its quotient by (x - a) is (u + a x) * Q_a(u), Q_a = Q without the factor of a. Their coefficients are the
+// rows of B^T; every point and its negative share the even and the odd half of their rows.
+template <int M_, int R_, bool kRows_ = false>
 struct Winograd {
   static constexpr int M = M_, R = R_, T = M + R - 1, P = (T - 2) / 2;
+  static constexpr bool kRows = kRows_;
+  static constexpr int MH = kRows ? 1 : M, RH = kRows ? 1 : R, TH = kRows ? 1 : T, kPoints = TH * T;
   static_assert(T == 6 || T == 8);
   // Of the short binary fractions these lost least in trials; 1 and 2 in place of 3/4 and 3/2 lose twice as much.
-  static constexpr double kPoints[3] = {T == 6 ? 0.75 : 1, T == 6 ? 1.5 : 2, 0.5};
+  static constexpr double kValues[3] = {T == 6 ? 0.75 : 1, T == 6 ? 1.5 : 2, 0.5};
 
   struct Numbers {
     float q[P + 1] = {};                  // Q, lowest coefficient first
@@ -33,13 +35,13 @@ struct Winograd {
     for (int without = -1; without < P; ++without) {
       double c[P + 1] = {1};
       for (int p = 0; p < P; ++p)
-        for (int k = P; k >= 0 && p != without; --k) c[k] = (k > 0 ? c[k - 1] : 0) - kPoints[p] * kPoints[p] * c[k];
+        for (int k = P; k >= 0 && p != without; --k) c[k] = (k > 0 ? c[k - 1] : 0) - kValues[p] * kValues[p] * c[k];
       if (without < 0) {
         for (int k = 0; k <= P; ++k) all.q[k] = float(c[k]);
         all.scale_zero = float(1 / c[0]);
         continue;
       }
-      const double a = kPoints[without], u = a * a;
+      const double a = kValues[without], u = a * a;
       double value = 0, power = 1;
       for (int k = P - 1; k >= 0; --k) value = value * u + c[k];
       for (int k = 0; k < P; ++k) all.qa[without][k] = float(c[k]);
@@ -82,6 +84,7 @@ inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 template <class W>
 struct DataTransform {
   static constexpr int kIn = W::T, kOut = W::T;
+  static constexpr bool kRows = W::kRows;
   static void apply(const Vec* in, Vec* out) {
     constexpr int P = W::P;
     Vec zero = in[2 * P], infinity = in[2 * P + 1];
@@ -111,6 +114,7 @@ struct DataTransform {
 template <class W, int K, bool kScaled>
 struct Evaluate {
   static constexpr int kIn = K, kOut = W::T;
+  static constexpr bool kRows = W::kRows;
   static void apply(const Vec* in, Vec* out) {
     out[0] = kScaled ? in[0] * W::kNumbers.scale_zero : in[0];
     out[W::T - 1] = in[K - 1];
@@ -130,6 +134,7 @@ struct Evaluate {
 template <class W, int K, bool kScaled>
 struct Collect {
   static constexpr int kIn = W::T, kOut = K;
+  static constexpr bool kRows = W::kRows;
   static void apply(const Vec* in, Vec* out) {
     Vec even[W::P], odd[W::P];
 #pragma GCC unroll 4
@@ -150,10 +155,20 @@ struct Collect {
   }
 };
 
-// A transform along both sides: put(i, j, element) of one vector of channels, from get(i, j).
+// A transform of a tile, along both sides or along its row: put(i, j, element) of one vector of channels, from
+// get(i, j).
 template <class Transform, class Get, class Put>
-inline void both_sides(Get&& get, Put&& put) {
+inline void transform_tile(Get&& get, Put&& put) {
   constexpr int I = Transform::kIn, O = Transform::kOut;
+  if constexpr (Transform::kRows) {
+    Vec in[I], out[O];
+#pragma GCC unroll 8
+    for (int j = 0; j < I; ++j) in[j] = get(0, j);
+    Transform::apply(in, out);
+#pragma GCC unroll 8
+    for (int j = 0; j < O; ++j) put(0, j, out[j]);
+    return;
+  }
   Vec half[O][I];
   for (int j = 0; j < I; ++j) {
     Vec in[I], out[O];
