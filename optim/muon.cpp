@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "kernels/gemm/gemm.cuh"
 #include "kernels/update/muon_device.h"
@@ -31,6 +33,20 @@ struct OnGpu {
   }
 };
 #endif
+
+// In chunks, whose sums are added in their order: the same bits for any number of threads.
+double sum_of_squares(const kernels::Cpu& on, const bf16* x, std::int64_t n) {
+  std::vector<double> sums(static_cast<std::size_t>((n + kernels::kUpdateChunk - 1) / kernels::kUpdateChunk));
+  on.parallel_for(n, kernels::kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+    double sum = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto v = static_cast<double>(static_cast<float>(x[i]));
+      sum += v * v;
+    }
+    sums[static_cast<std::size_t>(begin / kernels::kUpdateChunk)] = sum;
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
 
 // The memory of one matrix.
 struct Scratch {
@@ -137,14 +153,11 @@ struct Kind<MuonOptions> {
                             std::int64_t columns) {
       bf16* x = Updates::first<bf16>(memory.x);
       kernels::cpu::muon_direction(on.on, rule, slot, x);
-      double sum = 0;
-      for (std::int64_t i = 0; i < slot.n; ++i) {
-        const auto v = static_cast<double>(static_cast<float>(x[i]));
-        sum += v * v;
-      }
-      const float norm = static_cast<float>(bf16(static_cast<float>(std::sqrt(sum)))),
+      const float norm = static_cast<float>(bf16(static_cast<float>(std::sqrt(sum_of_squares(on.on, x, slot.n))))),
                   by = norm < static_cast<float>(o.eps) ? static_cast<float>(o.eps) : norm;
-      for (std::int64_t i = 0; i < slot.n; ++i) x[i] = bf16(static_cast<float>(x[i]) / by);
+      on.on.parallel_for(slot.n, kernels::kUpdateChunk, [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) x[i] = bf16(static_cast<float>(x[i]) / by);
+      });
       x = orthogonalize(on, memory, rows, columns, o);
       kernels::cpu::muon_apply(on.on, rule, slot, static_cast<const bf16*>(x));
     };

@@ -107,7 +107,7 @@ class FilterRows {
 template <class T>
 inline void round_rows(const Accum<T>* sums, int64_t pitch, int64_t rows, int64_t cols, T* y, int64_t y_pitch) {
 #if LEVIN_VECTOR_BYTES == 64
-  if constexpr (std::is_same_v<T, bf16>) return put_sums_of_pairs(sums, pitch, rows, cols, 1, nullptr, y, y_pitch);
+  if constexpr (std::is_same_v<T, bf16>) return put_sums_of_pairs(sums, pitch, rows, cols, 1, 0, nullptr, y, y_pitch);
 #endif
   for (int64_t r = 0; r < rows; ++r) copy_run(sums + r * pitch, 1, y + r * y_pitch, cols);
 }

@@ -53,16 +53,22 @@ constexpr std::array<TileFn<float>, sizeof...(H)> pair_tiles(std::integer_sequen
   return {tile_pairs<H + 1, V>...};
 }
 
-void round_sums(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, const bf16* col_bias, bf16* c,
-                int64_t ldc) {
+void round_sums(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, float beta,
+                const bf16* col_bias, bf16* c, int64_t ldc) {
   constexpr int64_t L = kLanes<float>;
-  const __m512 factor = _mm512_set1_ps(alpha);
+  const __m512 factor = _mm512_set1_ps(alpha), of_c = _mm512_set1_ps(beta);
   for (int64_t j = 0; j < cols; j += L) {
     const auto mask = static_cast<__mmask16>(cols - j < L ? (1u << (cols - j)) - 1 : 0xffffu);
     const __m512 bias = col_bias ? widened(col_bias + j, mask) : _mm512_setzero_ps();
     for (int64_t i = 0; i < rows; ++i) {
-      const __m512 x = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, sums + i * ld + j), factor, bias);
-      _mm256_mask_storeu_epi16(c + i * ldc + j, mask, (__m256i)_mm512_cvtneps_pbh(x));
+      bf16* const to = c + i * ldc + j;
+      const __m512 sum = _mm512_maskz_loadu_ps(mask, sums + i * ld + j);
+      __m512 x;
+      if (beta == 0)
+        x = _mm512_fmadd_ps(sum, factor, bias);
+      else
+        x = _mm512_add_ps(_mm512_fmadd_ps(of_c, widened(to, mask), _mm512_mul_ps(sum, factor)), bias);
+      _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
     }
   }
 }
@@ -86,9 +92,9 @@ PairBlockFn block_of_pairs(Bf16Products by) {
                                    : PairBlockFn{multiply_block<float, tile_of_pairs>};
 }
 
-void put_sums_of_pairs(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, const bf16* col_bias,
-                       bf16* c, int64_t ldc) {
-  round_sums(sums, ld, rows, cols, alpha, col_bias, c, ldc);
+void put_sums_of_pairs(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, float beta,
+                       const bf16* col_bias, bf16* c, int64_t ldc) {
+  round_sums(sums, ld, rows, cols, alpha, beta, col_bias, c, ldc);
 }
 
 void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, bf16* c, int64_t ldc,

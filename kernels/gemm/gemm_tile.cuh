@@ -233,10 +233,10 @@ extern template TileFn<double> tile_of<double>(int h, int v);
 //
 // The tile for pairs, as tile_of<float>; only for a CPU that has AVX512_BF16.
 TileFn<float> tile_of_pairs(int h, int v);
-// c = alpha * sums + col_bias, rounded to bf16 by one instruction a vector, for sums [rows, cols] that are `ld` apart;
-// for the same CPU.
-void put_sums_of_pairs(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, const bf16* col_bias,
-                       bf16* c, int64_t ldc);
+// c = alpha * sums + beta * c + col_bias, rounded to bf16 by one instruction a vector, for sums [rows, cols] that are
+// `ld` apart; for the same CPU. c is not read where beta is 0.
+void put_sums_of_pairs(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, float beta,
+                       const bf16* col_bias, bf16* c, int64_t ldc);
 
 using PairBits [[gnu::may_alias]] = uint32_t;
 inline PairBits pair_of(bf16 first, bf16 second) { return PairBits{first.bits} | PairBits{second.bits} << 16; }
@@ -519,7 +519,7 @@ template <class C>
 inline void put_sums_in_bf16(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, float beta,
                              const bf16* col_bias, const bf16* row_bias, C* c, int64_t ldc) {
   if constexpr (std::is_same_v<C, bf16>) {
-    if (beta == 0 && !row_bias) return put_sums_of_pairs(sums, ld, rows, cols, alpha, col_bias, c, ldc);
+    if (!row_bias) return put_sums_of_pairs(sums, ld, rows, cols, alpha, beta, col_bias, c, ldc);
   }
   put_sums(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, c, ldc);
 }

@@ -271,23 +271,32 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
   }
 }
 
-template <class T>
-void update_slot(const RmspropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+template <bool kCentered, bool kBuffered, class T>
+void update_rmsprop_slot(const RmspropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   const T lr = T(*r.lr), wd = T(r.weight_decay), alpha = T(r.alpha), rest = T(1 - r.alpha), eps = T(r.eps),
           mu = T(r.momentum), sign = r.maximize ? T(-1) : T(1);
+#pragma GCC ivdep
   for (std::int64_t i = begin; i < end; ++i) {
     const T d = sign * s.g[i] + wd * s.p[i];
     const T square = alpha * s.a[i] + rest * d * d;
     s.a[i] = square;
     T spread = square;
-    if (s.c) {
-      s.c[i] += rest * (d - s.c[i]);
-      spread = square - s.c[i] * s.c[i];
+    if constexpr (kCentered) {
+      const T mean = s.c[i] + rest * (d - s.c[i]);
+      s.c[i] = mean;
+      spread = square - mean * mean;
     }
     T change = d / (std::sqrt(spread) + eps);
-    if (s.b) s.b[i] = change = mu * s.b[i] + change;
+    if constexpr (kBuffered) s.b[i] = change = mu * s.b[i] + change;
     s.p[i] -= lr * change;
   }
+}
+template <class T>
+void update_slot(const RmspropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  if (s.c)
+    s.b ? update_rmsprop_slot<true, true>(r, s, begin, end) : update_rmsprop_slot<true, false>(r, s, begin, end);
+  else
+    s.b ? update_rmsprop_slot<false, true>(r, s, begin, end) : update_rmsprop_slot<false, false>(r, s, begin, end);
 }
 
 template <class T>
@@ -301,8 +310,8 @@ void update_slot(const AdagradRule& r, const Slot<T>& s, std::int64_t begin, std
   }
 }
 
-// NAdam and RAdam.
-template <class R, class T>
+// NAdam and RAdam. kPlain: f.plain.
+template <bool kPlain, class R, class T>
 void update_mean_slot(const R& r, const MeanFactors& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps * f.root),
           sign = r.maximize ? T(-1) : T(1);
@@ -316,17 +325,18 @@ void update_mean_slot(const R& r, const MeanFactors& f, const Slot<T>& s, std::i
     const T square = normal_or_zero(b2 * s.b[i] + c2 * d * d, least_of_squares);
     s.a[i] = mean;
     s.b[i] = square;
-    const T spread = f.plain ? T(1) : std::sqrt(square) + eps;
+    const T spread = kPlain ? T(1) : std::sqrt(square) + eps;
     s.p[i] = s.p[i] * shrink - (of_grad * d + of_mean * mean) / spread;
   }
 }
 template <class T>
 void update_slot(const NadamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
-  update_mean_slot(r, nadam_factors(r, *r.lr, r.beta1, *s.step), s, begin, end);
+  update_mean_slot<false>(r, nadam_factors(r, *r.lr, r.beta1, *s.step), s, begin, end);
 }
 template <class T>
 void update_slot(const RadamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
-  update_mean_slot(r, radam_factors(r, *r.lr, r.beta1, *s.step), s, begin, end);
+  const MeanFactors f = radam_factors(r, *r.lr, r.beta1, *s.step);
+  f.plain ? update_mean_slot<true>(r, f, s, begin, end) : update_mean_slot<false>(r, f, s, begin, end);
 }
 
 template <class T>
@@ -393,12 +403,14 @@ template <class T>
 void update_slot(const RpropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   const T down = T(r.eta_minus), up = T(r.eta_plus), least = T(r.least), most = T(r.most),
           sign = r.maximize ? T(-1) : T(1);
+#pragma GCC ivdep
   for (std::int64_t i = begin; i < end; ++i) {
-    const T g = sign * s.g[i], way = sign_of(g * s.a[i]);
-    const T size = s.b[i] * (way > T(0) ? up : way < T(0) ? down : way == T(0) ? T(1) : way);
-    s.b[i] = size < least ? least : size > most ? most : size;
-    s.a[i] = way < T(0) ? T(0) : g;
-    s.p[i] -= sign_of(s.a[i]) * s.b[i];
+    const T g = sign * s.g[i], product = g * s.a[i];
+    const T size = s.b[i] * (product > T(0) ? up : product < T(0) ? down : product == T(0) ? T(1) : product);
+    const T cut = size < least ? least : size, bounded = cut > most ? most : cut, kept = product < T(0) ? T(0) : g;
+    s.b[i] = bounded;
+    s.a[i] = kept;
+    s.p[i] -= sign_of(kept) * bounded;
   }
 }
 
