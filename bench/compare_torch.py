@@ -759,7 +759,32 @@ def update(make_optimizers):
         for p in params:
             p.grad = make(shape[1:])
         best = min((o(params) for o in make_optimizers), key=lambda o: measure(o.step, 0.05))
-        return lambda: best.step()
+
+        def step():
+            best.step()
+        step.has_own_mode = True  # it switches the tape off
+        return step
+    return case
+
+
+def updates():
+    """Of the optimizers without a row of their own settings, in a loop over the parameters or over all at once."""
+    of = torch.optim
+    rows = {"rmsprop": of.RMSprop, "adagrad": of.Adagrad, "nadam": of.NAdam, "radam": of.RAdam, "adamax": of.Adamax,
+            "adadelta": of.Adadelta, "asgd": of.ASGD, "rprop": of.Rprop}
+    return {"muon": update((lambda p: of.Muon(p, lr=1e-4),)),
+            **{name: update([lambda p, make=make, each=each: make(p, lr=1e-4, foreach=each) for each in (False, True)])
+               for name, make in rows.items()}}
+
+
+def parametrized(parametrize):
+    def case(s, make):
+        net, x, seed = parametrize(torch.nn.Linear(s[1], s[2])).to(make.device), make((s[0], s[1])), make((s[0], s[2]))
+
+        def step():
+            net.zero_grad(set_to_none=True)
+            net(x).backward(seed)
+        return recorded(step)
     return case
 
 
@@ -904,7 +929,9 @@ OPS = {
     "sparse_sgd": lookup_step(lambda p: torch.optim.SGD(p, lr=1e-4)),
     "sparse_adam": lookup_step(lambda p: torch.optim.SparseAdam(p, lr=1e-4)),
     "adafactor": update((adafactor(foreach=False), adafactor(foreach=True))),
-    "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
+    "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))), **updates(),
+    "weight_norm_step": parametrized(torch.nn.utils.parametrizations.weight_norm),
+    "spectral_norm_step": parametrized(torch.nn.utils.parametrizations.spectral_norm),
 }
 # Rows with a target: PyTorch's time / Levin's on the cpu
 TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backward_chain/mul_1000": 5,
@@ -1018,7 +1045,7 @@ def torch_case(name, device):
     if op in ("grid_sample", "grid_sample_backward") and device == "cpu" and dtype != "f32":
         return None
     call = OPS[op](tuple(int(n) for n in shape.split("x")), maker(DTYPES[dtype], device))
-    return call if getattr(call, "recorded", False) or op in ("adafactor", "adamw", "sgd_momentum") else no_grad(call)
+    return call if getattr(call, "recorded", False) or getattr(call, "has_own_mode", False) else no_grad(call)
 
 
 def ones(device):

@@ -53,6 +53,18 @@ void updates(std::vector<Kernel>& k) {
   const optim::AdamWOptions adamw{.lr = 1e-4};
   k.push_back(update_of<optim::AdamW>("adamw", 28, adamw));
   k.push_back(update_of<optim::SGD>("sgd_momentum", 20, optim::SGDOptions{.lr = 1e-4, .momentum = 0.9}));
+  // Value, gradient and each state read, value and states written.
+  const std::vector<Shape> few{{100, 4}, {148, 54000}};
+  k.push_back(update_of<optim::RMSprop>("rmsprop", 20, optim::RMSpropOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::Adagrad>("adagrad", 20, optim::AdagradOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::NAdam>("nadam", 28, optim::NAdamOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::RAdam>("radam", 28, optim::RAdamOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::Adamax>("adamax", 28, optim::AdamaxOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::Adadelta>("adadelta", 28, optim::AdadeltaOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::ASGD>("asgd", 20, optim::ASGDOptions{.lr = 1e-4}, few));
+  k.push_back(update_of<optim::Rprop>("rprop", 28, optim::RpropOptions{.lr = 1e-4}, few));
+  k.push_back(
+      update_of<optim::Muon>("muon", 20, optim::MuonOptions{.lr = 1e-4}, {{4, 16, 32}, {8, 64, 128}, {4, 256, 768}}));
   // Matrices: value and gradient read, value written.
   k.push_back(
       update_of<optim::Adafactor>("adafactor", 12, optim::AdafactorOptions{}, {{100, 16, 16}, {12, 768, 3072}}));
@@ -67,6 +79,30 @@ void updates(std::vector<Kernel>& k) {
                  return Work{[w] { w->optimizer->step(); }, bytes_of_list(s, 28)};
                },
                lists()});
+}
+
+// A step of a linear layer [rows, in, out] whose weight a parametrization computes, with its gradients.
+template <class Parametrization>
+Kernel parametrized(const char* name) {
+  return {name,
+          Sizes::own,
+          {DType::f32},
+          [](const Shape& s, DType d) {
+            struct Net : nn::Module {
+              Net(nn::Options options, std::int64_t in, std::int64_t out)
+                  : Module(std::move(options)), layer(*this, "layer", {.in = in, .out = out}), norm(layer) {}
+              nn::Linear layer;
+              Parametrization norm;
+            };
+            const auto net = std::make_shared<Net>(nn::Options{.gen = Generator(1), .device = device()}, s[1], s[2]);
+            const Tensor x = random({s[0], s[1]}, d), seed = random({s[0], s[2]}, d);
+            return Work{[=] {
+                          net->zero_grad();
+                          backward(net->layer(x), seed);
+                        },
+                        3 * (bytes_of(x) + bytes_of(seed)) + 5 * double(s[1] * s[2]) * double(itemsize(d))};
+          },
+          {{4, 8, 16}, {64, 256, 512}, {16, 1024, 1024}}};
 }
 
 // A lookup of [rows, width] in a table of 50304 rows, its backward and the update of the rows that it named.
@@ -91,7 +127,9 @@ Kernel lookup_step(const char* name, double passes, Options options) {
           {{64, 64}, {4096, 256}, {65536, 64}}};
 }
 
-void lookups(std::vector<Kernel>& k) {
+void steps_of_layers(std::vector<Kernel>& k) {
+  k.push_back(parametrized<nn::WeightNorm>("weight_norm_step"));
+  k.push_back(parametrized<nn::SpectralNorm>("spectral_norm_step"));
   k.push_back(lookup_step<optim::SGD>("sparse_sgd", 6, optim::SGDOptions{.lr = 1e-4}));
   k.push_back(lookup_step<optim::SparseAdam>("sparse_adam", 10, optim::SparseAdamOptions{.lr = 1e-4}));
 }
@@ -153,7 +191,7 @@ void buckets(std::vector<Kernel>& k) {
 
 void list_rows(std::vector<Kernel>& k) {
   updates(k);
-  lookups(k);
+  steps_of_layers(k);
   averages_and_norms(k);
   buckets(k);
 }
