@@ -71,28 +71,35 @@ TEST_CASE("linear and its gradients agree with Eigen's products") {
 }
 
 TEST_CASE("conv2d that goes through Winograd keeps the error that layer_ops.h states, beside Eigen's f64 products") {
-  for (const std::int64_t side : {3, 5}) {
-    CAPTURE(side);
-    const std::int64_t batch = 4, in = 64, out = 48, height = 20, width = 23, pad = side / 2;
+  struct Form {
+    std::int64_t rows, cols, stride;
+  };
+  for (const auto [rows, cols, stride] : {Form{3, 3, 1}, Form{5, 5, 1}, Form{1, 3, 1}, Form{1, 5, 1}, Form{4, 4, 2}}) {
+    CAPTURE(rows);
+    CAPTURE(cols);
+    const std::int64_t batch = 4, in = 64, out = 48, height = stride == 2 ? 40 : 20, width = stride == 2 ? 43 : 23,
+                       top = (rows - 1) / 2, left = (cols - 1) / 2;
     const Tensor x = uniform({batch, in, height, width}, DType::f32, 7),
-                 w = uniform({out, in, side, side}, DType::f32, 8);
-    const auto image = pad == 0 ? x : levin::pad(x, {pad, pad, pad, pad});
-    const Tensor y = conv2d(x, w, {}, {.padding = {pad, pad}});
+                 w = uniform({out, in, rows, cols}, DType::f32, 8);
+    const Tensor image = pad(x, {left, left, top, top});
+    const Tensor y = conv2d(x, w, {}, {.stride = {stride, stride}, .padding = {top, left}});
+    const std::int64_t high = y.size(2), wide = y.size(3);
     double error = 0, direct = 0;
     for (std::int64_t n = 0; n < batch; ++n) {
-      Matrix want = Matrix::Zero(out, height * width);
-      for (std::int64_t i = 0; i < side; ++i) {
-        for (std::int64_t j = 0; j < side; ++j) {  // one tap: [out, in] times the shifted image [in, pixels]
-          const Tensor shifted = narrow(narrow(select(image, 0, n), 1, i, height), 2, j, width);
-          want += matrix(select(select(w, 3, j), 2, i)) * matrix(reshape(shifted, {in, height * width}));
+      Matrix want = Matrix::Zero(out, high * wide);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < cols; ++j) {  // one tap: [out, in] times the pixels that it sees [in, pixels]
+          const Tensor seen = slice(slice(select(image, 0, n), 1, i, i + stride * (high - 1) + 1, stride), 2, j,
+                                    j + stride * (wide - 1) + 1, stride);
+          want += matrix(select(select(w, 3, j), 2, i)) * matrix(reshape(seen, {in, high * wide}));
         }
       }
-      const Matrix got = matrix(reshape(select(y, 0, n), {out, height * width}));
+      const Matrix got = matrix(reshape(select(y, 0, n), {out, high * wide}));
       error = std::max(error, (got - want).cwiseAbs().maxCoeff());
       direct = std::max(direct, want.cwiseAbs().maxCoeff());
     }
-    const double terms = static_cast<double>(in * side * side);
-    CHECK(error <= (side == 3 ? 128 : 256) * 0x1p-24 * std::sqrt(terms));
+    const double terms = static_cast<double>(in * rows * cols);
+    CHECK(error <= (cols == 3 ? 128 : 256) * 0x1p-24 * std::sqrt(terms));
     CHECK(direct > 1);  // the test compared something
   }
 }

@@ -20,7 +20,7 @@
 // and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back into a window for the
 // input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
 // 3x3, 5x5, 1x3 and 1x5 kernels of stride 1, and 4x4 ones of stride 2, on many channels run by winograd.cuh in f32,
-// which states its error. Other 16-bit images and weights are copied to f32 as a whole: a copy costs one pass over
+// which states its error. 16-bit images and weights are copied to f32 as a whole: a copy costs one pass over
 // memory, where windows would convert a number again for each block that sees it. On a CPU that multiplies pairs of
 // bf16 (Note [Pairs of bf16]), two neighbours along the summed dimension share a lane instead: two channels of x, of
 // gy, or two pixels. All bf16 convolutions go that way with tiles of AMX, which outdo what Winograd saves, and with
@@ -307,8 +307,9 @@ inline int64_t output_numbers(const ConvShape& s) { return s.batch * s.out_chann
 inline int64_t weight_numbers(const ConvShape& s) { return s.out_channels * s.group_in() * s.taps(); }
 
 // Whether a convolution of bf16 multiplies pairs, in half of the time of f32: not where Winograd takes less, which it
-// does for kernels of several rows, but of stride 2 for the input gradient alone. For 32 images of 64 channels pairs
-// take 0.7 to 1.0 of its time forward, 0.7 in the weight gradient and 1.4 in the input gradient.
+// does for kernels of several rows, but of stride 2 for the input gradient alone. At stride 2, for 32 images of 64
+// channels, pairs take 0.7 to 1.0 of Winograd's time forward, 0.7 in the weight gradient and 1.4 in the input
+// gradient.
 template <class T>
 inline bool goes_by_pairs([[maybe_unused]] const Cpu& on, [[maybe_unused]] bool winograd_takes_less) {
   if constexpr (LEVIN_VECTOR_BYTES == 64 && kInLane<T> == 2) {

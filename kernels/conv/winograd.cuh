@@ -1,5 +1,5 @@
-// Winograd convolution in f32: 3x3 kernels with 25 % of the multiplications, 5x5 with 16 %, 1x3 with 50 %, 1x5 with 40
-// % and 4x4 of stride 2 with 36 %.
+// Winograd convolution in f32, with 25 % of the multiplications for 3x3 kernels, 16 % for 5x5, 50 % for 1x3, 40 % for
+// 1x5 and, of stride 2, 36 % for 4x4.
 //
 //   winograd_forward_pays, _input_pays, _weight_pays(shape): whether conv.cuh goes this way
 //   cpu::winograd_forward         (on, shape, const T* x, const T* w, const T* bias or null, T* y)
@@ -74,6 +74,7 @@ inline bool winograd_pays(const ConvShape& s, int64_t rows, int64_t cols) {
   const int64_t tiles = ((rows + mh - 1) / mh) * ((cols + m - 1) / m), all = s.batch * tiles;
   if (all < 48 || (phases && all * 512 < s.in_channels * s.out_channels)) return false;
   const int64_t products = tiles * (row ? side : side * side), direct = s.pixels() * s.taps();
+  if (row) return 5 * direct >= 8 * products;
   return phases ? 3 * direct >= 4 * 4 * products : direct >= 2 * products;
 }
 inline bool winograd_forward_pays(const ConvShape& s) {

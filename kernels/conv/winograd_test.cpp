@@ -169,6 +169,9 @@ TEST_CASE("convolution goes the way of Winograd where that pays") {
   CHECK(winograd_input_pays(rows(16, 64, 64, 1, 512, 3, 0, 1)));
   CHECK(winograd_input_pays(rows(16, 16, 64, 1, 512, 5, 0, 2)));
   CHECK_FALSE(winograd_input_pays(rows(16, 16, 64, 1, 512, 3, 0, 1)));
+  CHECK(winograd_forward_pays(rows(16, 64, 64, 1, 511, 3, 0, 1)));
+  CHECK(winograd_input_pays(rows(16, 64, 64, 1, 511, 3, 0, 0)));
+  CHECK_FALSE(winograd_forward_pays(rows(64, 64, 64, 1, 5, 3, 0, 1)));
   CHECK_FALSE(winograd_forward_pays(rows(16, 64, 64, 1, 512, 7, 0, 3)));
   ConvShape turned = rows(16, 64, 64, 512, 1, 5, 0, 0);
   std::swap(turned.kernel_h, turned.kernel_w);
@@ -193,33 +196,35 @@ TEST_CASE("convolution goes the way of Winograd where that pays") {
   }
 }
 
-TEST_CASE("of stride 2, bf16 takes Winograd for the input gradient, and pairs, where the CPU has them, for the rest") {
-  const ConvShape s = shape(32, 16, 16, 28, 28, 4, 1, 1, 2);
-  const auto narrow = [](const std::vector<float>& from) { return std::vector<bf16>(from.begin(), from.end()); };
-  const Data d(s);
-  const std::vector<bf16> x = narrow(d.x), w = narrow(d.w), gy = narrow(d.gy);
-  const auto run = [&](Bf16Products by) {
-    Cpu on{cpu_level()};
-    on.bf16_products = by;
-    std::vector<std::vector<bf16>> out{gy, x, w};
-    cpu::conv_forward(on, s, x.data(), w.data(), static_cast<const bf16*>(nullptr), out[0].data());
-    cpu::conv_input_gradient(on, s, gy.data(), w.data(), out[1].data());
-    cpu::conv_weight_gradient(on, s, x.data(), gy.data(), out[2].data());
-    return out;
-  };
-  const auto same = [](const std::vector<bf16>& a, const std::vector<bf16>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), [](bf16 p, bf16 q) { return p.bits == q.bits; });
-  };
-  const auto in_f32 = run(Bf16Products::f32);
-  const std::vector<float> wide_gy(gy.begin(), gy.end()), wide_w(w.begin(), w.end());
-  std::vector<float> gx(x.size());
-  cpu::winograd_input_gradient(Cpu{cpu_level()}, s, wide_gy.data(), wide_w.data(), gx.data());
-  CHECK(same(in_f32[1], narrow(gx)));
-  if (!cpu_runs(Bf16Products::pairs)) return;
-  const auto by_pairs = run(Bf16Products::pairs);
-  CHECK_FALSE(same(by_pairs[0], in_f32[0]));
-  CHECK(same(by_pairs[1], in_f32[1]));
-  CHECK_FALSE(same(by_pairs[2], in_f32[2]));
+TEST_CASE(
+    "bf16 takes Winograd in the input gradient of stride 2, and pairs, if the CPU has them, for its rest and rows") {
+  for (const ConvShape& s : {shape(32, 16, 16, 28, 28, 4, 1, 1, 2), rows(16, 32, 32, 1, 96, 5, 0, 2)}) {
+    const auto narrow = [](const std::vector<float>& from) { return std::vector<bf16>(from.begin(), from.end()); };
+    const Data d(s);
+    const std::vector<bf16> x = narrow(d.x), w = narrow(d.w), gy = narrow(d.gy);
+    const auto run = [&](Bf16Products by) {
+      Cpu on{cpu_level()};
+      on.bf16_products = by;
+      std::vector<std::vector<bf16>> out{gy, x, w};
+      cpu::conv_forward(on, s, x.data(), w.data(), static_cast<const bf16*>(nullptr), out[0].data());
+      cpu::conv_input_gradient(on, s, gy.data(), w.data(), out[1].data());
+      cpu::conv_weight_gradient(on, s, x.data(), gy.data(), out[2].data());
+      return out;
+    };
+    const auto same = [](const std::vector<bf16>& a, const std::vector<bf16>& b) {
+      return std::equal(a.begin(), a.end(), b.begin(), [](bf16 p, bf16 q) { return p.bits == q.bits; });
+    };
+    const auto in_f32 = run(Bf16Products::f32);
+    const std::vector<float> wide_gy(gy.begin(), gy.end()), wide_w(w.begin(), w.end());
+    std::vector<float> gx(x.size());
+    cpu::winograd_input_gradient(Cpu{cpu_level()}, s, wide_gy.data(), wide_w.data(), gx.data());
+    CHECK(same(in_f32[1], narrow(gx)));
+    if (!cpu_runs(Bf16Products::pairs)) return;
+    const auto by_pairs = run(Bf16Products::pairs);
+    CHECK_FALSE(same(by_pairs[0], in_f32[0]));
+    CHECK(same(by_pairs[1], in_f32[1]) == (s.stride_h == 2));
+    CHECK_FALSE(same(by_pairs[2], in_f32[2]));
+  }
 }
 
 TEST_CASE("NaN in an image reaches the pixels that see it, and at most the rest of their tiles") {
