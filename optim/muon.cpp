@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
-#include <vector>
+#include <span>
 
 #include "kernels/gemm/gemm.cuh"
+#include "kernels/update/lists.cuh"
 #include "kernels/update/muon_device.h"
 #include "levin/stream.h"
 #include "optim/optimizer_of.h"
@@ -33,20 +33,6 @@ struct OnGpu {
   }
 };
 #endif
-
-// In chunks, whose sums are added in their order: the same bits for any number of threads.
-double sum_of_squares(const kernels::Cpu& on, const bf16* x, std::int64_t n) {
-  std::vector<double> sums(static_cast<std::size_t>((n + kernels::kUpdateChunk - 1) / kernels::kUpdateChunk));
-  on.parallel_for(n, kernels::kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
-    double sum = 0;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto v = static_cast<double>(static_cast<float>(x[i]));
-      sum += v * v;
-    }
-    sums[static_cast<std::size_t>(begin / kernels::kUpdateChunk)] = sum;
-  });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
 
 // The memory of one matrix.
 struct Scratch {
@@ -153,7 +139,9 @@ struct Kind<MuonOptions> {
                             std::int64_t columns) {
       bf16* x = Updates::first<bf16>(memory.x);
       kernels::cpu::muon_direction(on.on, rule, slot, x);
-      const float norm = static_cast<float>(bf16(static_cast<float>(std::sqrt(sum_of_squares(on.on, x, slot.n))))),
+      const kernels::Slot<bf16> whole[] = {{.p = x, .g = x, .n = slot.n}};
+      const double sum = kernels::cpu::power_sum(on.on, std::span<const kernels::Slot<bf16>>(whole), 2);
+      const float norm = static_cast<float>(bf16(static_cast<float>(std::sqrt(sum)))),
                   by = norm < static_cast<float>(o.eps) ? static_cast<float>(o.eps) : norm;
       on.on.parallel_for(slot.n, kernels::kUpdateChunk, [=](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) x[i] = bf16(static_cast<float>(x[i]) / by);

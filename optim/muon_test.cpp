@@ -17,12 +17,12 @@ namespace {
 
 const Device cpu = Device::cpu();
 
-// Matrices of several shapes, more than one block among them, and their optimizer.
+// Matrices of several shapes, one of several blocks and one of several chunks among them, and their optimizer.
 struct Matrices : Stepped<Muon> {
   Matrices(const MuonOptions& options, Device device, DType dtype) : Stepped(starts(device, dtype), options) {}
   static std::vector<Tensor> starts(Device device, DType dtype) {
     std::vector<Tensor> values;
-    for (const Shape& s : {Shape{3, 5}, Shape{6, 2}, Shape{1, 1}, Shape{70, 90}, Shape{0, 4}})
+    for (const Shape& s : {Shape{3, 5}, Shape{6, 2}, Shape{1, 1}, Shape{70, 90}, Shape{0, 4}, Shape{130, 140}})
       values.push_back(view(linspace(-1, 1, s.numel(), cpu, DType::f64), {s[0], s[1]}).to(dtype).to(device));
     return values;
   }

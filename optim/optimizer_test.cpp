@@ -66,6 +66,37 @@ TEST_CASE("five steps give PyTorch's parameters") {
   CHECK(p.to_vector<double>()[0] == doctest::Approx(0.9368910292219033).epsilon(1e-13));
 }
 
+TEST_CASE("nine steps of RAdam, of RMSprop with a momentum or centered, and of Rprop give PyTorch's parameters") {
+  // As above; RAdam is rectified from its sixth step on. The elements of a long parameter go through vector code.
+  const std::vector<std::pair<Make, std::vector<double>>> want{
+      {make<RAdam>(RAdamOptions{.lr = 0.1, .weight_decay = 0.1}),
+       {0.8671312747810134, -2.068325773721327, 2.743172519290602}},
+      {make<RMSprop>(RMSpropOptions{.lr = 0.1, .momentum = 0.5}),
+       {-0.016438440909209862, -3.7068565332357655, 2.2533396867474145}},
+      {make<RMSprop>(RMSpropOptions{.lr = 0.1, .centered = true}),
+       {0.6801461853535516, -2.8550616807448237, 2.453022282647618}},
+      {make<Rprop>(RpropOptions{.lr = 0.1}), {0.8250000000000001, -2.175, 2.9525}}};
+  for (std::size_t k = 0; k < want.size(); ++k)
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      CAPTURE(k);
+      CAPTURE(dtype);
+      constexpr std::int64_t kTimes = 50;
+      Tensor few = start(dtype), many = repeat(start(dtype).detach(), {kTimes});
+      many.requires_grad_();
+      const auto o = want[k].first({{&few, "few", nullptr}, {&many, "many", nullptr}});
+      for (int t = 0; t < 9; ++t) {
+        set_gradient(few, t);
+        many.set_grad(repeat(few.grad(), {kTimes}));
+        o->step();
+      }
+      const auto got = many.to(DType::f64).to_vector<double>();
+      for (std::size_t i = 0; i < got.size(); ++i)
+        CHECK(std::abs(got[i] - want[k].second[i % 3]) <= 500 * epsilon(dtype));
+      const auto alone = few.to(DType::f64).to_vector<double>();
+      for (std::size_t i = 0; i < 3; ++i) CHECK(std::abs(alone[i] - want[k].second[i]) <= 500 * epsilon(dtype));
+    }
+}
+
 TEST_CASE("saved state continues the same run bit for bit, schedules' start included") {
   for (const auto& [kind, make_it] : all_kinds()) {
     CAPTURE(kind);

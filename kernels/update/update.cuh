@@ -271,6 +271,7 @@ void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::i
   }
 }
 
+// kCentered: there is s.c; kBuffered: there is s.b.
 template <bool kCentered, bool kBuffered, class T>
 void update_rmsprop_slot(const RmspropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   const T lr = T(*r.lr), wd = T(r.weight_decay), alpha = T(r.alpha), rest = T(1 - r.alpha), eps = T(r.eps),
@@ -407,7 +408,7 @@ void update_slot(const RpropRule& r, const Slot<T>& s, std::int64_t begin, std::
   for (std::int64_t i = begin; i < end; ++i) {
     const T g = sign * s.g[i], product = g * s.a[i];
     const T size = s.b[i] * (product > T(0) ? up : product < T(0) ? down : product == T(0) ? T(1) : product);
-    const T cut = size < least ? least : size, bounded = cut > most ? most : cut, kept = product < T(0) ? T(0) : g;
+    const T cut = size > most ? most : size, bounded = size < least ? least : cut, kept = product < T(0) ? T(0) : g;
     s.b[i] = bounded;
     s.a[i] = kept;
     s.p[i] -= sign_of(kept) * bounded;
