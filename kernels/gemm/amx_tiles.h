@@ -1,7 +1,7 @@
 // The eight tiles of AMX, 16 rows of 64 bytes each; a core multiplies two in 16 cycles. A tile of sums holds 16 x 16
 // f32 numbers. One of the left operand holds 16 rows of 16 pairs of bf16, one of the right operand 16 rows of pairs of
-// 16 columns (Note [Pairs of bf16]). AmxTiles are the CPU's. EmulatedTiles are the same in plain C++, for tests on any
-// machine. Both have
+// 16 columns (Note [Pairs of bf16]). AmxTiles are the CPU's. EmulatedTiles are the same in plain C++, for tests on
+// CPUs that have AVX512_BF16, which rounds the sums. Both have
 //   zero<N>()  load<N>(from, stride in bytes)  store<N>(to, stride)  multiply<Sum, Left, Right>()
 // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS.
 #pragma once

@@ -315,7 +315,7 @@ TEST_CASE("gemm_batched equals its products one by one, bit for bit, with any st
 
 TEST_CASE("a product by tiles is the sum over k for every layout, scale, bias and edge of a tile") {
 #if LEVIN_X86_LEVELS
-  if (cpu_level() != CpuLevel::v4) return levin::test::skip("this CPU has no AVX-512");
+  if (!cpu_runs(Bf16Products::pairs)) return levin::test::skip("this CPU has no AVX512_BF16");
   const GemmSize sizes[] = {{16, 16, 32}, {17, 33, 31},  {1, 1, 1},     {64, 96, 128}, {48, 15, 1055},
                             {15, 48, 40}, {160, 140, 5}, {33, 32, 512}, {300, 70, 65}};
   const double scales[][2] = {{1, 0}, {1, 1}, {-0.5, 2}, {2, 0}};
@@ -336,7 +336,7 @@ TEST_CASE("a product by tiles is the sum over k for every layout, scale, bias an
 
 TEST_CASE("a product by tiles has the same bits on one, two and three threads, and keeps NaN to its row") {
 #if LEVIN_X86_LEVELS
-  if (cpu_level() != CpuLevel::v4) return levin::test::skip("this CPU has no AVX-512");
+  if (!cpu_runs(Bf16Products::pairs)) return levin::test::skip("this CPU has no AVX512_BF16");
   const int64_t m = 257, n = 300, k = 1100;
   Stored<bf16> a(m, k, 0, 1);
   const Stored<bf16> b(k, n, 1, 2);
@@ -358,7 +358,7 @@ TEST_CASE("a product by tiles has the same bits on one, two and three threads, a
 
 TEST_CASE("a block by tiles is the sum over pairs for every edge of a tile, and reads no NaN from beyond it") {
 #if LEVIN_X86_LEVELS
-  if (cpu_level() != CpuLevel::v4) return levin::test::skip("this CPU has no AVX-512");
+  if (!cpu_runs(Bf16Products::pairs)) return levin::test::skip("this CPU has no AVX512_BF16");
   const bf16 nan = bf16(std::numeric_limits<float>::quiet_NaN());
   const GemmSize sizes[] = {{1, 1, 1}, {16, 16, 16}, {17, 33, 5}, {40, 15, 35}, {32, 64, 48}, {9, 48, 17}};  // k: pairs
   for (const auto& [m, n, k] : sizes) {
