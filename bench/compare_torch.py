@@ -768,13 +768,20 @@ def update(make_optimizers):
 
 
 def updates():
-    """Of the optimizers without a row of their own settings, in a loop over the parameters or over all at once."""
+    """Optimizers with default settings, each in the fastest of its forms. On a GPU those that can be captured are."""
     of = torch.optim
-    rows = {"rmsprop": of.RMSprop, "adagrad": of.Adagrad, "nadam": of.NAdam, "radam": of.RAdam, "adamax": of.Adamax,
-            "adadelta": of.Adadelta, "asgd": of.ASGD, "rprop": of.Rprop}
+    rows = {"rmsprop": of.RMSprop, "nadam": of.NAdam, "radam": of.RAdam, "adamax": of.Adamax, "adadelta": of.Adadelta,
+            "asgd": of.ASGD, "rprop": of.Rprop}
+
+    def form(make, each):
+        return lambda p: make(p, lr=1e-4, foreach=each, capturable=ON_GPU)
+
+    def adagrad(**how):
+        return lambda p: of.Adagrad(p, lr=1e-4, **how)
+
     return {"muon": update((lambda p: of.Muon(p, lr=1e-4),)),
-            **{name: update([lambda p, make=make, each=each: make(p, lr=1e-4, foreach=each) for each in (False, True)])
-               for name, make in rows.items()}}
+            "adagrad": update((adagrad(foreach=False), adagrad(foreach=True), lambda p: adagrad(fused=not ON_GPU)(p))),
+            **{name: update((form(make, False), form(make, True))) for name, make in rows.items()}}
 
 
 def parametrized(parametrize):

@@ -100,9 +100,12 @@ Kernel parametrized(const char* name) {
                           net->zero_grad();
                           backward(net->layer(x), seed);
                         },
-                        3 * (bytes_of(x) + bytes_of(seed)) + 5 * double(s[1] * s[2]) * double(itemsize(d))};
+                        // x is read twice, y written and its gradient read; the original and the weight are read
+                        // once a direction, the weight and two gradients written.
+                        2 * (bytes_of(x) + bytes_of(seed)) + 7 * double(s[1] * s[2]) * double(itemsize(d))};
           },
-          {{4, 8, 16}, {64, 256, 512}, {16, 1024, 1024}}};
+          {{4, 8, 16}, {64, 256, 512}, {16, 1024, 1024}},
+          [](const Shape& s) { return 4.0 * double(s.numel()); }};
 }
 
 // A lookup of [rows, width] in a table of 50304 rows, its backward and the update of the rows that it named.
