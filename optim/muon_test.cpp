@@ -17,12 +17,13 @@ namespace {
 
 const Device cpu = Device::cpu();
 
-// Matrices of several shapes, one of several blocks and one of several chunks among them, and their optimizer.
+// Matrices of several shapes, more than one block among them, and their optimizer.
 struct Matrices : Stepped<Muon> {
-  Matrices(const MuonOptions& options, Device device, DType dtype) : Stepped(starts(device, dtype), options) {}
-  static std::vector<Tensor> starts(Device device, DType dtype) {
+  Matrices(const MuonOptions& options, Device device, DType dtype, const Shape& last = {0, 4})
+      : Stepped(starts(device, dtype, last), options) {}
+  static std::vector<Tensor> starts(Device device, DType dtype, const Shape& last) {
     std::vector<Tensor> values;
-    for (const Shape& s : {Shape{3, 5}, Shape{6, 2}, Shape{1, 1}, Shape{70, 90}, Shape{0, 4}, Shape{130, 140}})
+    for (const Shape& s : {Shape{3, 5}, Shape{6, 2}, Shape{1, 1}, Shape{70, 90}, last})
       values.push_back(view(linspace(-1, 1, s.numel(), cpu, DType::f64), {s[0], s[1]}).to(dtype).to(device));
     return values;
   }
@@ -100,7 +101,8 @@ TEST_CASE("a step of Muon is its definition in every dtype, with each option, to
 TEST_CASE("Muon resumes bit for bit, with masters too, and the same for any number of threads") {
   for (const bool masters : {false, true}) {
     const DType dtype = masters ? DType::bf16 : DType::f32;
-    Matrices whole({.lr = 0.1}, cpu, dtype), part({.lr = 0.1}, cpu, dtype);
+    const Shape chunks{130, 140};  // more than one chunk of a sum
+    Matrices whole({.lr = 0.1}, cpu, dtype, chunks), part({.lr = 0.1}, cpu, dtype, chunks);
     for (Matrices* m : {&whole, &part}) {
       if (masters) m->optimizer->use_master_weights();
     }
