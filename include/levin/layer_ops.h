@@ -30,13 +30,15 @@ struct ConvOptions {
 // being 0 in the padding: x [N, in, H, W] -> [N, out, H', W'], H' = (H + 2 padH - dH (kH - 1) - 1) / sH + 1, W'
 // likewise. weight [out, in / groups, kH, kW], bias [out] or undefined. At least one window must fit (ShapeError).
 //
-// On the CPU the result and both gradients of a 3x3 or 5x5 kernel with stride, dilation and groups 1, in f32, f16 or
-// bf16 with 16 channels or more on both sides, come from Winograd's algorithm in f32 where the image is large enough
-// for it to pay. For values in [-1, 1) and sums of n products its error stays below 128 * 2^-24 * sqrt(n) for 3x3 and
-// below 256 * 2^-24 * sqrt(n) for 5x5, where a sum term by term has about 18 * 2^-24 * sqrt(n): less than rounding the
-// inputs to 10 mantissa bits (TF32) costs. A NaN or infinity of the image reaches up to 3 pixels further than term by
-// term, and values within a factor of 10^4 of the largest float may overflow. Other shapes, and f64, are summed term by
-// term.
+// On the CPU convolutions with dilation and groups 1, in f32, f16 or bf16 with 16 channels or more on both sides, come
+// from Winograd's algorithm in f32 where the image is large enough for it to pay: the result and both gradients of a
+// 3x3, 5x5, 1x3 or 1x5 kernel of stride 1, and of a 4x4 kernel of stride 2. (bf16 takes sums term by term where the CPU
+// multiplies pairs of bf16 faster.) For values in [-1, 1) and sums of n products the error stays below
+// 128 * 2^-24 * sqrt(n) for kernels of 3 columns and below 256 * 2^-24 * sqrt(n) for others, where a sum term by term
+// has about 18 * 2^-24 * sqrt(n): less than rounding the inputs to 10 mantissa bits (TF32) costs. A NaN or infinity of
+// the image reaches up to 4 pixels further than term by term, 8 in an input gradient of stride 2, and values within a
+// factor of 10^4 of the largest float may overflow. Other shapes, and f64, are summed term by term. conv1d and the
+// transposed convolutions are such results and input gradients.
 [[nodiscard]] LEVIN_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions& options = {});
 
