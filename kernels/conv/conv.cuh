@@ -306,14 +306,14 @@ inline int64_t input_numbers(const ConvShape& s) { return s.batch * s.in_channel
 inline int64_t output_numbers(const ConvShape& s) { return s.batch * s.out_channels * s.pixels(); }
 inline int64_t weight_numbers(const ConvShape& s) { return s.out_channels * s.group_in() * s.taps(); }
 
-// Whether a convolution of bf16 multiplies pairs, in half of the time of f32: not where Winograd takes less, which it
-// does for kernels of several rows, but of stride 2 for the input gradient alone. At stride 2, for 32 images of 64
-// channels, pairs take 0.7 to 1.0 of Winograd's time forward, 0.7 in the weight gradient and 1.4 in the input
-// gradient.
+// Whether a convolution of bf16 multiplies pairs. Pairs take half of the time of f32. Winograd, where `winograd`,
+// takes less still for kernels of several rows, but of stride 2 in the input gradient alone: there, for 32 images of
+// 64 channels, pairs take 1.4 of its time, forward 0.7 to 1.0 and in the weight gradient 0.7.
 template <class T>
-inline bool goes_by_pairs([[maybe_unused]] const Cpu& on, [[maybe_unused]] bool winograd_takes_less) {
+inline bool goes_by_pairs([[maybe_unused]] const Cpu& on, [[maybe_unused]] const ConvShape& s,
+                          [[maybe_unused]] bool winograd, [[maybe_unused]] bool of_input = false) {
   if constexpr (LEVIN_VECTOR_BYTES == 64 && kInLane<T> == 2) {
-    if (on.bf16_products == Bf16Products::pairs) return !winograd_takes_less;
+    if (on.bf16_products == Bf16Products::pairs) return !winograd || s.kernel_h == 1 || (s.stride_h == 2 && !of_input);
     return on.bf16_products == Bf16Products::tiles;
   }
   return false;
@@ -345,7 +345,7 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
     if (winograd) return winograd_forward(on, s, x, w, bias, y);
   }
   if constexpr (sizeof(T) == 2) {
-    if (is_depthwise(s) || !goes_by_pairs<T>(on, winograd && s.kernel_h > 1 && s.stride_h == 1)) {
+    if (is_depthwise(s) || !goes_by_pairs<T>(on, s, winograd)) {
       const WideCopy<T> wide_x(on, x, input_numbers(s)), wide_w(on, w, weight_numbers(s)),
           wide_bias(on, bias, s.out_channels);
       return in_f32(on, y, output_numbers(s), [&](float* result) {
@@ -386,7 +386,7 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
     if (winograd) return winograd_input_gradient(on, s, gy, w, gx);
   }
   if constexpr (sizeof(T) == 2) {
-    if (is_depthwise(s) || !goes_by_pairs<T>(on, winograd && s.kernel_h > 1)) {
+    if (is_depthwise(s) || !goes_by_pairs<T>(on, s, winograd, true)) {
       const WideCopy<T> wide_gy(on, gy, output_numbers(s)), wide_w(on, w, weight_numbers(s));
       return in_f32(on, gx, input_numbers(s),
                     [&](float* result) { conv_input_gradient<float>(on, s, wide_gy.data(), wide_w.data(), result); });
@@ -415,7 +415,7 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
     if (winograd) return winograd_weight_gradient(on, s, x, gy, gw);
   }
   if constexpr (sizeof(T) == 2) {
-    if (is_depthwise(s) || !goes_by_pairs<T>(on, winograd && s.kernel_h > 1 && s.stride_h == 1)) {
+    if (is_depthwise(s) || !goes_by_pairs<T>(on, s, winograd)) {
       const WideCopy<T> wide_x(on, x, input_numbers(s)), wide_gy(on, gy, output_numbers(s));
       return in_f32(on, gw, weight_numbers(s),
                     [&](float* result) { conv_weight_gradient<float>(on, s, wide_x.data(), wide_gy.data(), result); });

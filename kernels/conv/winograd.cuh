@@ -118,9 +118,44 @@ constexpr int64_t kChunks = 8;         // of tiles, at most, each with its own s
 // outputs, of stride 1 or of one phase. padding: of the image that is read; out_padding: of one that is written in
 // phases; both in pixels of their image.
 struct Extents {
-  int64_t batch, in, height, width, out, out_height, out_width, rows, cols, padding_h, padding_w;
+  int64_t batch;
+  int64_t in, height, width;           // the image that is read
+  int64_t out, out_height, out_width;  // the image that is written
+  int64_t rows, cols;
+  int64_t padding_h, padding_w;
   int64_t out_padding_h = 0, out_padding_w = 0;
 };
+// Of a forward; the weight gradient reads gy where the forward writes y.
+inline Extents forward_extents(const ConvShape& s) {
+  return {.batch = s.batch,
+          .in = s.in_channels,
+          .height = s.height,
+          .width = s.width,
+          .out = s.out_channels,
+          .out_height = s.out_height(),
+          .out_width = s.out_width(),
+          .rows = s.out_height(),
+          .cols = s.out_width(),
+          .padding_h = s.padding_h,
+          .padding_w = s.padding_w};
+}
+template <class W>
+inline Extents input_gradient_extents(const ConvShape& s) {
+  const bool phases = s.stride_h == 2;
+  return {.batch = s.batch,
+          .in = s.out_channels,
+          .height = s.out_height(),
+          .width = s.out_width(),
+          .out = s.in_channels,
+          .out_height = s.height,
+          .out_width = s.width,
+          .rows = phases ? s.out_height() + 1 : s.height,
+          .cols = phases ? s.out_width() + 1 : s.width,
+          .padding_h = W::RH - 1 - (phases ? 0 : s.padding_h),
+          .padding_w = W::R - 1 - (phases ? 0 : s.padding_w),
+          .out_padding_h = phases ? s.padding_h : 0,
+          .out_padding_w = phases ? s.padding_w : 0};
+}
 
 // Some whole images, or some rows of tiles of one image, or a piece of such a row.
 struct TileBlocks {
@@ -362,10 +397,7 @@ void winograd_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w,
     const int64_t taps = s.taps(), lanes = S * S * s.in_channels;
     const lib::Scratch u(size_t(W::kPoints * lanes * whole_vectors(s.out_channels)) * sizeof(T));
     transform_weights<W, S, 1>(on, w, s.in_channels, s.out_channels, taps, s.in_channels * taps, false, u.as<T>());
-    winograd<W, S, 1>(on,
-                      {s.batch, s.in_channels, s.height, s.width, s.out_channels, s.out_height(), s.out_width(),
-                       s.out_height(), s.out_width(), s.padding_h, s.padding_w},
-                      x, u.as<T>(), bias, y);
+    winograd<W, S, 1>(on, forward_extents(s), x, u.as<T>(), bias, y);
   });
 }
 
@@ -377,25 +409,14 @@ void winograd_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, con
     const int64_t taps = s.taps(), lanes = s.out_channels;
     const lib::Scratch u(size_t(W::kPoints * lanes * S * S * whole_vectors(s.in_channels)) * sizeof(T));
     transform_weights<W, 1, S>(on, w, s.out_channels, s.in_channels, s.in_channels * taps, taps, true, u.as<T>());
-    Extents e{s.batch, s.out_channels, s.out_height(), s.out_width(),           s.in_channels,         s.height,
-              s.width, s.height,       s.width,        W::RH - 1 - s.padding_h, W::R - 1 - s.padding_w};
-    if (S > 1) {
-      e.rows = s.out_height() + 1, e.cols = s.out_width() + 1;
-      e.padding_h = e.padding_w = W::R - 1;
-      e.out_padding_h = s.padding_h, e.out_padding_w = s.padding_w;
-    }
-    winograd<W, 1, S>(on, e, gy, u.as<T>(), nullptr, gx);
+    winograd<W, 1, S>(on, input_gradient_extents<W>(s), gy, u.as<T>(), nullptr, gx);
   });
 }
 
 template <class T>
 void winograd_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T* gy, T* gw) {
-  with_winograd(s, [&](auto kind, auto stride) {
-    weight_gradient<decltype(kind), stride>(on,
-                                            {s.batch, s.in_channels, s.height, s.width, s.out_channels, s.out_height(),
-                                             s.out_width(), s.out_height(), s.out_width(), s.padding_h, s.padding_w},
-                                            x, gy, gw);
-  });
+  with_winograd(
+      s, [&](auto kind, auto stride) { weight_gradient<decltype(kind), stride>(on, forward_extents(s), x, gy, gw); });
 }
 template void winograd_forward(const Cpu&, const ConvShape&, const float*, const float*, const float*, float*);
 template void winograd_input_gradient(const Cpu&, const ConvShape&, const float*, const float*, float*);
