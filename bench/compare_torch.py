@@ -4,9 +4,10 @@
     python3 bench/compare_torch.py --levin build/release/bench [--device cuda] [--compile] [--rounds 5] [--filter REGEX]
                                    [--threads 2] [--bf16] [--out FILE]
 
-Levin's programs name their rows (op/dtype/shape); PyTorch runs the rows that it has as well. Rounds alternate (Levin,
-PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the rounds of PyTorch's
-time / Levin's, with the smallest and the largest ratio of a round: a ratio above 1 means that Levin is faster.
+Levin's programs name their rows (op/dtype/shape); PyTorch runs the rows that it has as well. Rows alternate (Levin's,
+PyTorch's, the next row), so that a machine that slows down slows both sides. A row is the median over the rounds of
+PyTorch's time / Levin's, with the smallest and the largest ratio of a round: above 1, Levin is faster. Both sides take
+the median of samples (Note [Measuring] in bench/stopwatch.h), and the mean for ops of one element.
 
 PyTorch runs at its best: gradients cleared to None, foreach or fused optimizers, inference without a tape where there
 is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is taken
@@ -68,6 +69,15 @@ def measure(call, min_seconds):
 COPIES, SHORT = 20, 50e-6  # as bench/stopwatch.h
 
 
+def median_sample(call, min_seconds):
+    """Seconds a call takes, as bench/stopwatch.h takes them: the median of samples of at least SHORT."""
+    call()
+    once = max(1e-9, min(seconds_of(call, 1) for _ in range(2)))
+    calls = int(min(max(SHORT / once, 1), 1e5))
+    samples = int(min(max(min_seconds / (once * calls), 5), 200))
+    return statistics.median(seconds_of(call, calls) for _ in range(samples)) / calls
+
+
 def replayed(call, min_seconds):
     """Seconds a call takes in a CUDA graph of COPIES, or None where PyTorch cannot record it."""
     try:
@@ -79,7 +89,7 @@ def replayed(call, min_seconds):
         with torch.cuda.graph(graph):
             for _ in range(COPIES):
                 call()
-        return measure(graph.replay, min_seconds) / COPIES
+        return median_sample(graph.replay, min_seconds) / COPIES
     except RuntimeError as e:
         print(f"no CUDA graph: {first_line(e)}", file=sys.stderr)
         torch.cuda.synchronize()
@@ -89,12 +99,17 @@ def replayed(call, min_seconds):
 def kernel_time(call, min_seconds):
     """Seconds of a row of bench_kernels: short kernels by replays, as Levin's are. Gradients are not captured: PyTorch
     runs them on the stream of their forward, so the capture fails, and its generator is unusable from then on."""
-    seconds = measure(call, min_seconds)
+    seconds = median_sample(call, min_seconds)
     if ON_GPU and seconds < 3 * SHORT and not getattr(call, "recorded", False):
         short = replayed(call, min_seconds)
         if short is not None and short <= SHORT:
             return short
     return seconds
+
+
+def step_time(call, min_seconds):
+    """Seconds of a step: bench_step measures ten times as long as bench_kernels."""
+    return median_sample(call, 10 * min_seconds)
 
 
 def no_grad(f):
@@ -197,7 +212,7 @@ def step_case(net, batch, device, channels_last=False):
 
 def faster_of(*cases):
     def run(min_seconds):
-        return min(measure(c, min_seconds / len(cases)) for c in cases)
+        return min(step_time(c, min_seconds / len(cases)) for c in cases)
     run.compiled = lambda mode: faster_of(*(c.compiled(mode) for c in cases))
     return run
 
@@ -1066,37 +1081,58 @@ def maker(dtype, device):
     return make
 
 
-def levin_rows(args, program):
-    """Runs one of Levin's benchmark programs: {name: seconds}, and its facts of the machine. Rows that failed are
-    reported and left out."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        ended = subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads",
-                                str(args.threads), "--device", args.device, "--warm-only", "--filter", args.filter,
-                                "--seconds", str(args.min_time), f"--benchmark_min_time={args.min_time}",
-                                *(["--tf32"] if args.tf32 else []), *(["--dtypes", "bf16"] if args.bf16 else []),
-                                *args.levin_flags.split()],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                text=True)
-        text = open(out.name).read()
-        if ended.returncode not in (0, 1) or (ended.returncode == 1 and not text):
-            sys.exit(f"bench_{program} ended with {ended.returncode}: {ended.stderr[-2000:]}")
-        report = json.loads(text) if text else {"benchmarks": [], "context": {}}
-    unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-    rows = {}
-    for b in report["benchmarks"]:
-        name = re.sub(r"/(iterations:\d+|manual_time|real_time)", "", b["name"])
-        if b.get("error_occurred"):
-            print(f"{name}: {b['error_message']}", file=sys.stderr)
-            continue
-        rows[name] = b["real_time"] * unit[b["time_unit"]]
-    return rows, report["context"]
+def levin_rows(args, program, context):
+    """Runs one of Levin's benchmark programs, and yields (name, seconds) of its rows. The program waits while the
+    caller measures the other side. The program's facts of the machine go into `context`; rows that failed are reported
+    and left out."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as out, tempfile.TemporaryFile("w+") as errors:
+        running = subprocess.Popen([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--paced",
+                                    "--threads", str(args.threads), "--device", args.device, "--warm-only",
+                                    "--filter", args.filter, "--seconds", str(args.min_time),
+                                    f"--benchmark_min_time={args.min_time}", *(["--tf32"] if args.tf32 else []),
+                                    *(["--dtypes", "bf16"] if args.bf16 else []), *args.levin_flags.split()],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            for line in running.stdout:
+                context.update(context_of(out.name))
+                name, _, said = line.rstrip("\n").partition("\t")
+                name = re.sub(r"/(iterations:\d+|manual_time|real_time)", "", name)
+                if said.startswith("failed"):
+                    print(f"{name}: {said}", file=sys.stderr)
+                else:
+                    yield name, float(said)
+                time.sleep(IDLE)
+                running.stdin.write("\n")
+                running.stdin.flush()
+            running.stdin.close()
+        except BrokenPipeError:
+            pass  # the program has ended: its exit status says why
+        except BaseException:
+            running.kill()
+            raise
+        finally:
+            running.wait()
+        if running.returncode not in (0, 1) or (running.returncode == 1 and not context_of(out.name)):
+            errors.seek(0)
+            sys.exit(f"bench_{program} ended with {running.returncode}: {errors.read()[-2000:]}")
+
+
+IDLE = 0.02  # seconds before Levin's next row: PyTorch's threads still spin for some milliseconds after its last one
+
+
+def context_of(report):
+    """The facts of the machine in a report of Google Benchmark, which lacks its end while rows run."""
+    _, found, rest = open(report).read().partition('"context": ')
+    return json.JSONDecoder().raw_decode(rest)[0] if found else {}
 
 
 def torch_time(case, min_seconds):
     if case.__code__.co_varnames[:1] == ("min_seconds",):
         return case(min_seconds)
+    if getattr(case, "repeats", 0):
+        return measure(case, min_seconds) / case.repeats
     if getattr(case, "steps", False):
-        return measure(case, min_seconds) / getattr(case, "repeats", 1)
+        return step_time(case, min_seconds)
     return kernel_time(case, min_seconds)
 
 
@@ -1146,9 +1182,7 @@ def run_rounds(args, settings, seconds, context, failed):
     """Measures all rows; returns why PyTorch could not go on, or ""."""
     for _ in range(args.rounds):
         for program in ("kernels", "step"):
-            rows, said = levin_rows(args, program)
-            context.update(said)
-            for name, ours in rows.items():
+            for name, ours in levin_rows(args, program, context):
                 theirs = torch_seconds(name, args, failed)
                 try:
                     after_row(name in failed)
@@ -1297,7 +1331,7 @@ def main():
              f"PyTorch: {settings}.",
              "Made by `python3 bench/compare_torch.py "
              f"{' '.join('DIR' if a == args.levin else a for a in sys.argv[1:])}`.",
-             "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.",
+             "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rows alternate.",
              "",
              "| work | Levin | PyTorch | ratio | spread | compiled | target | met |",
              "|---|---:|---:|---:|---|---:|---:|---|"]

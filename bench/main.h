@@ -29,6 +29,7 @@ struct Settings {
   bool in_bf16 = false;  // rows of kernels in bf16 instead of f32, steps under Autocast
   bool listing = false;  // rows are named and not run
   bool ledger = false;   // the launches of recorded steps are counted, and nothing is measured
+  bool paced = false;    // a row waits for a line of stdin
 };
 inline Settings& settings() {
   static Settings s;
@@ -122,6 +123,11 @@ inline std::vector<Flag> flags_of(Asked& asked) {
                                 [&asked](std::int64_t n) { asked.memory = n; }),
       {"--warm-only", "", "nothing is measured with empty caches (bench_kernels)",
        [](const std::string&) { settings().cold = false; }},
+      {"--paced", "",
+       "prints each row as a line, name<TAB>seconds, and waits for a line of standard input before the next row: "
+       "another "
+       "program measures its side of the row meanwhile",
+       [](const std::string&) { settings().paced = true; }},
       {"--ledger", "",
        "the launches of recorded steps and the bytes that they move, on simt in a build with -Dledger=true "
        "(bench_step)",
@@ -170,7 +176,7 @@ int run(int argc, char** argv, Prepare&& prepare) {
     }
     prepare();
     if (asked.memory) set_memory_limit(settings().device, *asked.memory);
-    Table table(settings().ledger);
+    Table table(settings().ledger ? Prints::failed : settings().paced ? Prints::paced : Prints::table);
     benchmark::RunSpecifiedBenchmarks(&table);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench: %s\n", e.what());

@@ -1,4 +1,4 @@
-// Google Benchmark's table of rows.
+// What a benchmark program prints of its rows.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -7,16 +7,22 @@
 
 namespace levin::bench {
 
-// Without its warning about a debug build: Debian's package is one, and the line reads as if Levin were. The measured
-// work runs in Levin's code and in benchmark.h, which this build compiles.
+enum class Prints {
+  table,   // Google Benchmark's
+  failed,  // the failed rows alone, on stderr: the others print something themselves
+  paced,   // a line "name<TAB>seconds" of each row, or "name<TAB>failed: why"; the next row runs after a line of stdin
+};
+
+// Without Google Benchmark's warning about a debug build: Debian's package is one, and the line reads as if Levin were.
+// The measured work runs in Levin's code and in benchmark.h, which this build compiles.
 class Table final : public benchmark::ConsoleReporter {
  public:
-  explicit Table(bool failed_alone = false) : failed_alone_(failed_alone) {}
+  explicit Table(Prints what) : what_(what) {}
   bool ReportContext(const Context& context) override;
   void ReportRuns(const std::vector<Run>& runs) override;
 
  private:
-  bool failed_alone_;  // rows that print something else themselves
+  Prints what_;
 };
 
 }  // namespace levin::bench

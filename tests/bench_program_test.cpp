@@ -1,6 +1,12 @@
 // The benchmark programs run and their reports are whole. No test measures time: --quick takes one sample of the
 // smallest shapes, and the tests only look for the presence of figures.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <chrono>
 #include <cmath>
+#include <sstream>
+#include <thread>
 
 #include "levin/device.h"
 #include "tests/train/program.h"
@@ -147,6 +153,45 @@ TEST_CASE("a benchmark row that fails says why, the rows behind it run, and the 
     CHECK(r->rows[large].at("error_occurred") == true);
     CHECK(r->rows[large].at("error_message").get<std::string>().find("the limit is 20000") != std::string::npos);
   }
+}
+
+TEST_CASE("a paced benchmark program prints a row as a line, and waits for a line before the next row") {
+  const TemporaryFolder dir;
+  const Program program("bench_kernels", dir, "bench");
+  if (!program.built()) return;
+  const std::string fifo = dir / "input";
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  const int input = open(fifo.c_str(), O_RDWR);  // both ends: opening neither waits for the other
+  REQUIRE(input >= 0);
+  // The second and the fourth row need more memory than the limit.
+  const pid_t child = program.start({"--quick", "--warm-only", "--paced", "--filter", "^(relu|relu_backward)/f32/",
+                                     "--max-bytes", "65536", "--memory-limit", "20000"},
+                                    fifo);
+  const auto lines = [&] {
+    std::vector<std::string> rows;
+    std::istringstream output(program.output_so_far());
+    for (std::string line; std::getline(output, line);)
+      if (line.find('\t') != std::string::npos) rows.push_back(line);
+    return rows;
+  };
+  for (int row = 1; row <= 2; ++row) {
+    for (int wait = 0; wait < 12000 && std::ssize(lines()) < row; ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    CHECK(std::ssize(lines()) == row);
+    REQUIRE(write(input, "\n", 1) == 1);
+  }
+  REQUIRE(write(input, "\n\n", 2) == 2);
+  const Ended ended = program.wait_for(child);
+  close(input);
+  INFO(ended.output);
+  CHECK(ended.code == 1);
+  const auto rows = lines();
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[0].starts_with("relu/f32/256/"));
+  CHECK(std::stod(rows[0].substr(rows[0].find('\t') + 1)) > 0);
+  CHECK(rows[1].starts_with("relu/f32/16384/"));
+  CHECK(rows[1].find("\tfailed: ") != std::string::npos);
 }
 
 TEST_CASE("bench_step reports whole rows of training steps, on a device also of recorded ones") {

@@ -44,7 +44,8 @@ class Program {
     return false;
   }
 
-  [[nodiscard]] pid_t start(std::vector<std::string> arguments) const {
+  // input: a file that becomes its stdin; {}: that of this process.
+  [[nodiscard]] pid_t start(std::vector<std::string> arguments, const std::string& input = {}) const {
     arguments.insert(arguments.begin(), path_);
     std::vector<std::string> variables;
     for (char** e = environ; *e; ++e) {
@@ -60,6 +61,7 @@ class Program {
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 1, output().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_adddup2(&files, 1, 2);
+    if (!input.empty()) posix_spawn_file_actions_addopen(&files, 0, input.c_str(), O_RDONLY, 0);
     pid_t child = 0;
     REQUIRE(posix_spawn(&child, path_.c_str(), &files, nullptr, argv.data(), envp.data()) == 0);
     posix_spawn_file_actions_destroy(&files);
@@ -68,9 +70,9 @@ class Program {
   [[nodiscard]] Ended wait_for(pid_t child) const {
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);
-    return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
-            .output = read_file(output(), std::size_t{1} << 22)};
+    return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), .output = output_so_far()};
   }
+  [[nodiscard]] std::string output_so_far() const { return read_file(output(), std::size_t{1} << 22); }
   [[nodiscard]] Ended run(std::vector<std::string> arguments) const { return wait_for(start(std::move(arguments))); }
 
  private:
