@@ -16,7 +16,7 @@ namespace {
 // tile<float, H, V> for pairs: Note [Pairs of bf16].
 template <int H, int V>
 void tile_pairs(int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t b_row,
-                TileOut<float> out) {
+                const TileOut<float>& out) {
   constexpr int L = kLanes<float>, G = (H + 2) / 3;
   Vector<float> sum[H][V] = {};
   using Pair [[gnu::may_alias]] = float;  // A may be bf16 numbers where they lie

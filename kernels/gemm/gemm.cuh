@@ -153,8 +153,9 @@ enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task, by
 // so fell into two sets. The 14 rows of a tile of A so far apart are more than a set holds. On a quiet machine they
 // cost nothing; where other guests used the cores too, 1,024^3 on two of them took 11.1 ms from such rows and 9.5 from
 // tiles, and 2,048^3 89 ms and 74. An AMD core (Zen 4) has 8 lines a set: there rows of A a multiple of 1,024 bytes
-// apart are copied, and B for more than 3 tiles. Rows become tiles (reads_tiles) where kPanelsOfTiles and more panels
-// use them.
+// apart are copied, and B for more than 3 tiles. The 6 rows of a tile of AVX2 fit beside a panel there unless they are
+// a multiple of 4,096 bytes apart: 256^3 on two threads takes 205 us from A as it lies and 239 from copies, 512^3 1.59
+// ms and 1.70. Rows become tiles (reads_tiles) where kPanelsOfTiles and more panels use them.
 // Of a product with B^T (nn.Linear), panels of B are a transpose of all of B. Where A has few rows and k is long, the
 // plan is that of C^T = B^T A^T: B is read row by row as it lies, A becomes the panels, and tiles are transposed on
 // their way to C, a few of a panel together: a tile alone is less than a line of C wide, and rows of C whose distance
@@ -184,7 +185,9 @@ inline int64_t tiles_in_place(int64_t bytes, int l1_ways) {
   return bytes % 4096 == 0 ? 12 : 96;
 }
 // Whether the rows of a tile of A, `bytes` apart, are read as they lie.
-inline bool rows_in_place(int64_t bytes, int l1_ways) { return bytes % (l1_ways >= kWideL1 ? 4096 : 1024) != 0; }
+inline bool rows_in_place(int64_t bytes, int l1_ways) {
+  return bytes % (l1_ways >= kWideL1 || kTileRows <= 6 ? 4096 : 1024) != 0;
+}
 // Whether copies of such rows are read fastest as [k, rows of a tile].
 inline bool reads_tiles(int l1_ways) {
   return LEVIN_VECTOR_BYTES == 32 || (LEVIN_VECTOR_BYTES == 64 && l1_ways >= kWideL1);
@@ -248,7 +251,9 @@ struct GemmPlan {
       if (kPlain && !turned && packed_a == PackedA::tiles && a.col != 1 && threads > 1 && of.m >= 64 * threads &&
           of.n * k_most * int64_t(sizeof(F)) <= 4 * kOwnB)
         packed_b = PackedB::by_rows;
-      if (by_task) at_once = few ? 1 : std::clamp<int64_t>(panels / (2 * threads), 1, at_once);
+      if (by_task)
+        at_once =
+            few ? 1 : std::clamp<int64_t>(panels / ((packed_a == PackedA::nothing ? 4 : 2) * threads), 1, at_once);
       const bool cheap = packed_a == PackedA::rows || (kPlain && packed_a == PackedA::tiles);
       a_by_task = packed_b == PackedB::by_rows ||
                   (by_task && !turned && cheap && threads > 1 && panels <= 2 * threads * at_once);
@@ -398,9 +403,10 @@ class PlannedGemm {
     });
   }
 
-  // The sums of row tile i and panel j, which lies at bt; `own`: the row tile where the task has packed it.
-  void sum_tile(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row, const TileOut<F>& out,
-                const F* own = nullptr) const {
+  // The sums of row tile i and panel j, which lies at bt; `own`: the row tile where the task has packed it. Inlined:
+  // the call would take 3 % of a tile of 64 steps.
+  [[gnu::always_inline]] void sum_tile(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row,
+                                       const TileOut<F>& out, const F* own = nullptr) const {
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
     const TileFn<F> run = tile_for(h, plan_.width(j));
     if (plan_.packed_a == PackedA::nothing) {

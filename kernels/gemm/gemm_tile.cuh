@@ -71,9 +71,9 @@ struct TileOut {
   const F* row_bias;  // one a row, or null
 };
 
-// Puts the sums of a tile where `out` says.
+// Puts the sums of a tile where `out` says. A copy of `out`: what a reference names might change with each store to C.
 template <class F, int H, int V>
-[[gnu::always_inline]] inline void put_tile(Vector<F> (&sum)[H][V], const TileOut<F>& out) {
+[[gnu::always_inline]] inline void put_tile(Vector<F> (&sum)[H][V], TileOut<F> out) {
   using Vec = Vector<F>;
   constexpr int L = kLanes<F>;
   if (out.alpha != F(1)) {
@@ -131,7 +131,7 @@ template <class T>
 }
 
 template <class F, int H, int V>
-void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, TileOut<F> out) {
+void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, const TileOut<F>& out) {
   using Vec = Vector<F>;
   constexpr int L = kLanes<F>;
   // Three rows share a pointer (offsets 0, 1 and 2 times a_row are addressing modes), so that 14 rows need 5 registers.
@@ -202,7 +202,7 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
 }
 
 template <class F>
-using TileFn = void (*)(int64_t, const F*, int64_t, int64_t, const F*, int64_t, TileOut<F>);
+using TileFn = void (*)(int64_t, const F*, int64_t, int64_t, const F*, int64_t, const TileOut<F>&);
 
 template <class F, int V, int... H>
 constexpr std::array<TileFn<F>, sizeof...(H)> tiles_of_heights(std::integer_sequence<int, H...>) {
@@ -525,11 +525,17 @@ inline void put_sums_in_bf16(const float* sums, int64_t ld, int64_t rows, int64_
 }
 #endif
 
-// Cuts m rows into the fewest tiles; heights differ by at most one.
+// Cuts m rows into the fewest tiles; heights differ by at most one. Every tile of a product asks begin() twice, so that
+// begin() divides nothing.
 struct RowTiles {
   int64_t m, count;
-  explicit RowTiles(int64_t rows) : m(rows), count((rows + kTileRows - 1) / kTileRows) {}
-  int64_t begin(int64_t i) const { return i * m / count; }
+  int64_t height, taller;  // rows of a tile; the first `taller` tiles have one more
+  explicit RowTiles(int64_t rows)
+      : m(rows),
+        count((rows + kTileRows - 1) / kTileRows),
+        height(count > 0 ? rows / count : 0),
+        taller(rows - height * count) {}
+  int64_t begin(int64_t i) const { return i * height + (i < taller ? i : taller); }
 };
 
 // A for multiply_block: element (i, k) at data[i * row + k * col], or, with `by_tile`, each row tile of RowTiles on its
