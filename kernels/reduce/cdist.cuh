@@ -307,9 +307,13 @@ void distances(const Cpu& on, const T* x1, const T* x2, T* y, const DistanceShap
             for (int v = 0; v < kVectors; ++v) add_distance<kKind, T>(sum[r][v], own - other[v], T(p));
           }
         }
-        for (int r = 0; r < kRows && i + r < last; ++r) {
-          T of[kColumns];
-          std::memcpy(of, sum[r], sizeof of);
+        // Unrolled: sums that a variable indexes lie in memory, and g++ 12 copies them by half vectors, whose bytes the
+        // load for a root waits for.
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          if (i + r >= last) continue;
+          alignas(V) T of[kColumns];
+          for (int v = 0; v < kVectors; ++v) std::memcpy(of + v * kLanes, &sum[r][v], sizeof(V));
           if constexpr (kKind == DistanceKind::euclid)
             for (std::int64_t c = 0; c < kColumns; ++c) of[c] = std::sqrt(of[c]);
           if constexpr (kKind == DistanceKind::power)
