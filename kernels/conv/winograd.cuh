@@ -216,30 +216,46 @@ void transform_tiles(const float* images, int64_t channels, int64_t height, int6
 
 // ---- The convolutions
 
-// U: [SO * SO phases, panels of out, TH * T, SI * SI phases, in, panel]: weights of in channel c and out channel o at
-// w[o * w_out + c * w_in], S * RH by S * R taps, in each phase flipped or not. SI, SO: the phases of a channel that is
-// read, or written.
+// Where U lies, the transformed weights: [SO * SO phases, panels of out, TH * T points, lanes, panel], with the points
+// of a panel `apart`. Lanes: SI * SI phases of in. SI, SO: the phases of a channel that is read, or written.
+template <class W, int SO>
+struct WeightPanels {
+  int64_t lanes, out;
+  // Of the panel that begins at output o: its columns, the numbers of a point, and where it begins.
+  int64_t width(int64_t o) const { return std::min(kPanel, whole_vectors(out - o)); }
+  int64_t point(int64_t o) const { return apart(lanes * width(o)); }
+  int64_t begin(int64_t o) const { return o / kPanel * W::kPoints * apart(lanes * kPanel); }
+  int64_t phase_numbers() const {
+    const int64_t last = (out - 1) / kPanel * kPanel;
+    return begin(last) + W::kPoints * point(last);
+  }
+  int64_t numbers() const { return SO * SO * phase_numbers(); }
+};
+
+// U of weights whose in channel c and out channel o are at w[o * w_out + c * w_in], S * RH by S * R taps, in each phase
+// flipped or not.
 template <class W, int SI, int SO>
 void transform_weights(const Cpu& on, const float* w, int64_t in, int64_t out, int64_t w_in, int64_t w_out, bool flip,
                        float* u) {
   constexpr int S = std::max(SI, SO), R = W::R, kTaps = S * W::RH * S * R;
-  const int64_t lanes = SI * SI * in;
-  on.parallel_for(in, std::max<int64_t>(1, 4096 / out), [&](int64_t from, int64_t to) {
+  constexpr int64_t kTask = 65536;  // numbers that a task writes, about
+  const WeightPanels<W, SO> panels{SI * SI * in, out};
+  on.parallel_for(in, std::max<int64_t>(1, kTask / (S * S * W::kPoints * out)), [&](int64_t from, int64_t to) {
     float taps[size_t(kTaps * kVec)];
     for (int64_t c = from; c < to; ++c)
       for (int64_t o = 0; o < out; o += kVec) {
         to_last(w + c * w_in + o * w_out, w_out, std::min(kVec, out - o), kTaps, taps, kVec, kTaps, 0);
-        const int64_t panel = o / kPanel, width = std::min(kPanel, whole_vectors(out) - panel * kPanel);
+        const int64_t first_o = o / kPanel * kPanel, width = panels.width(first_o), point = panels.point(first_o);
         for (int64_t phase = 0; phase < S * S; ++phase) {
           const float* const first = taps + (phase / S * S * R + phase % S) * kVec;
-          float* at = u + panel * W::kPoints * lanes * kPanel + c * width + o % kPanel;
-          at += SI > 1 ? phase * in * width : phase * W::kPoints * lanes * whole_vectors(out);
+          float* const at =
+              u + panels.begin(o) + c * width + o % kPanel + phase * (SI > 1 ? in * width : panels.phase_numbers());
           transform_tile<Evaluate<W, R, true>>(
               [&](int i, int j) {
                 const int row = flip ? W::RH - 1 - i : i, col = flip ? R - 1 - j : j;
                 return load(first + (row * S * R + col) * S * kVec);
               },
-              [&](int i, int j, Vec x) { store(at + (i * W::T + j) * lanes * width, x); });
+              [&](int i, int j, Vec x) { store(at + (i * W::T + j) * point, x); });
         }
       }
   });
@@ -251,6 +267,7 @@ void winograd(const Cpu& on, const Extents& e, const float* x, const float* u, c
   constexpr int64_t M = W::M, MH = W::MH, T = W::T, kPoints = W::kPoints;
   const int64_t pitch = whole_vectors(e.in), in_pitch = SI * SI * pitch, lanes = SI * SI * e.in,
                 plane = e.out_height * e.out_width;
+  const WeightPanels<W, SO> panels{lanes, e.out};
   // Four phases of V are large, and so are four phases of U, which each task reads: it takes more tiles.
   const int64_t room = SI > 1 ? kRoom * 3 / 2 : kRoom, pixels_of_tile = SO > 1 ? SO * MH * SO * M * kPanel : 0;
   const TileBlocks blocks(e, MH, M,
@@ -279,14 +296,14 @@ void winograd(const Cpu& on, const Extents& e, const float* x, const float* u, c
       const int64_t x0 = std::max<int64_t>(0, left), x1 = std::min(e.out_width, left + SO * b.cols * M);
       const int64_t rows = std::max<int64_t>(0, y1 - y0), cols = std::max<int64_t>(0, x1 - x0);
       for (int64_t o = 0; o < e.out; o += kPanel) {
-        const int64_t outs = std::min(kPanel, e.out - o), width = whole_vectors(outs);
+        const int64_t outs = std::min(kPanel, e.out - o), width = panels.width(o), point = panels.point(o);
         float shift[size_t(kPanel)] = {};
         if (bias) copy_run(bias + o, 1, shift, outs);
         for (int64_t phase = 0; phase < SO * SO; ++phase) {
-          const float* panel = u + (phase * whole_vectors(e.out) + o) * kPoints * lanes;
+          const float* panel = u + phase * panels.phase_numbers() + panels.begin(o);
           for (int64_t t = 0; t < kPoints; ++t)
-            multiply_block<float>(b.tiles(), outs, lanes, {v + t * v_point, in_pitch, 1}, panel + t * lanes * width,
-                                  width, {product + t * m_point, kPanel, 1.0f, 0.0f, nullptr, nullptr}, width);
+            multiply_block<float>(b.tiles(), outs, lanes, {v + t * v_point, in_pitch, 1}, panel + t * point, width,
+                                  {product + t * m_point, kPanel, 1.0f, 0.0f, nullptr, nullptr}, width);
           const float* tile = product;
           for (int64_t n = b.n0; n < b.n1; ++n) {
             float* const pixels = all_pixels + (SO > 1 ? n - b.n0 : 0) * image_numbers;
@@ -394,8 +411,9 @@ void winograd_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w,
   with_winograd(s, [&](auto kind, auto stride) {
     using W = decltype(kind);
     constexpr int S = stride;
-    const int64_t taps = s.taps(), lanes = S * S * s.in_channels;
-    const lib::Scratch u(size_t(W::kPoints * lanes * whole_vectors(s.out_channels)) * sizeof(T));
+    const int64_t taps = s.taps();
+    const WeightPanels<W, 1> panels{S * S * s.in_channels, s.out_channels};
+    const lib::Scratch u(size_t(panels.numbers()) * sizeof(T));
     transform_weights<W, S, 1>(on, w, s.in_channels, s.out_channels, taps, s.in_channels * taps, false, u.as<T>());
     winograd<W, S, 1>(on, forward_extents(s), x, u.as<T>(), bias, y);
   });
@@ -406,8 +424,9 @@ void winograd_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, con
   with_winograd(s, [&](auto kind, auto stride) {
     using W = decltype(kind);
     constexpr int S = stride;
-    const int64_t taps = s.taps(), lanes = s.out_channels;
-    const lib::Scratch u(size_t(W::kPoints * lanes * S * S * whole_vectors(s.in_channels)) * sizeof(T));
+    const int64_t taps = s.taps();
+    const WeightPanels<W, S> panels{s.out_channels, s.in_channels};
+    const lib::Scratch u(size_t(panels.numbers()) * sizeof(T));
     transform_weights<W, 1, S>(on, w, s.out_channels, s.in_channels, s.in_channels * taps, taps, true, u.as<T>());
     winograd<W, 1, S>(on, input_gradient_extents<W>(s), gy, u.as<T>(), nullptr, gx);
   });
