@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Levin and PyTorch side by side: the same work on the same machine in the same run.
 
-    python3 bench/compare_torch.py --levin build/release/bench [--device cuda] [--compile] [--rounds 5] [--filter REGEX]
-                                   [--threads 2] [--bf16] [--out FILE]
+    python3 bench/compare_torch.py --levin build/release/bench [--device cuda] [--compile] [--rounds 5] [--more 10]
+                                   [--filter REGEX] [--threads 2] [--bf16] [--out FILE]
 
 Levin's programs name their rows (op/dtype/shape); PyTorch runs the rows that it has as well. Rows alternate (Levin's,
 PyTorch's, the next row), so that a machine that slows down slows both sides. A row is the median over the rounds of
 PyTorch's time / Levin's, with the smallest and the largest ratio of a round: above 1, Levin is faster. Both sides take
-the median of samples (Note [Measuring] in bench/stopwatch.h), and the mean for ops of one element.
+the median of samples (Note [Measuring] in bench/stopwatch.h), and the mean for ops of one element. With --more N the
+rows whose rounds lie on both sides of 1 get N further rounds, and their medians are over all of them.
 
 PyTorch runs at its best: gradients cleared to None, foreach or fused optimizers, inference without a tape where there
 is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is taken
@@ -1081,14 +1082,14 @@ def maker(dtype, device):
     return make
 
 
-def levin_rows(args, program, context):
-    """Runs one of Levin's benchmark programs, and yields (name, seconds) of its rows. The program waits while the
-    caller measures the other side. The program's facts of the machine go into `context`; rows that failed are reported
-    and left out."""
+def levin_rows(args, program, rows, context):
+    """Runs one of Levin's benchmark programs, and yields (name, seconds) of its rows that match `rows`. The program
+    waits while the caller measures the other side. The program's facts of the machine go into `context`; rows that
+    failed are reported and left out."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out, tempfile.TemporaryFile("w+") as errors:
         running = subprocess.Popen([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--paced",
                                     "--threads", str(args.threads), "--device", args.device, "--warm-only",
-                                    "--filter", args.filter, "--seconds", str(args.min_time),
+                                    "--filter", rows, "--seconds", str(args.min_time),
                                     f"--benchmark_min_time={args.min_time}", *(["--tf32"] if args.tf32 else []),
                                     *(["--dtypes", "bf16"] if args.bf16 else []), *args.levin_flags.split()],
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -1178,11 +1179,27 @@ def after_row(row_failed):
         torch.cuda.synchronize()
 
 
-def run_rounds(args, settings, seconds, context, failed):
-    """Measures all rows; returns why PyTorch could not go on, or ""."""
-    for _ in range(args.rounds):
+def undecided(seconds):
+    """Rows whose rounds do not agree about who is faster, as Levin's --filter."""
+    rows = [re.escape(name) for name, rounds in seconds.items()
+            if min(r[1] / r[0] for r in rounds) < 1 < max(r[1] / r[0] for r in rounds)]
+    return f"^({'|'.join(rows)})(/iterations|/manual_time|/real_time|$)" if rows else ""
+
+
+def run_all(args, settings, seconds, context, failed):
+    """Measures all rows, then the undecided ones again; returns why PyTorch could not go on, or ""."""
+    ended = run_rounds(args, args.rounds, args.filter, settings, seconds, context, failed)
+    again = undecided(seconds)
+    if args.more and again and not ended:
+        ended = run_rounds(args, args.more, again, settings, seconds, context, failed)
+    return ended
+
+
+def run_rounds(args, rounds, rows, settings, seconds, context, failed):
+    """Measures the rows that match `rows`; returns why PyTorch could not go on, or ""."""
+    for _ in range(rounds):
         for program in ("kernels", "step"):
-            for name, ours in levin_rows(args, program, context):
+            for name, ours in levin_rows(args, program, rows, context):
                 theirs = torch_seconds(name, args, failed)
                 try:
                     after_row(name in failed)
@@ -1306,6 +1323,7 @@ def main():
     p.add_argument("--levin", required=True, help="folder of Levin's benchmark programs")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--more", type=int, default=0, help="further rounds of the rows whose rounds lie on both sides of 1")
     p.add_argument("--min-time", type=float, default=0.2, help="seconds a measurement takes at least")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--filter", default=".", help="regular expression over row names")
@@ -1324,7 +1342,7 @@ def main():
     set_up(args)
     settings = torch_settings(args)  # before the rows, which may leave PyTorch unable to tell
     seconds, context, failed = {}, {}, {}
-    ended = run_rounds(args, settings, seconds, context, failed)
+    ended = run_all(args, settings, seconds, context, failed)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
              f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",
