@@ -124,9 +124,8 @@ inline std::vector<Flag> flags_of(Asked& asked) {
       {"--warm-only", "", "nothing is measured with empty caches (bench_kernels)",
        [](const std::string&) { settings().cold = false; }},
       {"--paced", "",
-       "prints each row as a line, name<TAB>seconds, and waits for a line of standard input before the next row: "
-       "another "
-       "program measures its side of the row meanwhile",
+       "prints each row as a line, name<TAB>seconds, and waits for a line of standard input before the next row: so "
+       "another program can measure its side of the row",
        [](const std::string&) { settings().paced = true; }},
       {"--ledger", "",
        "the launches of recorded steps and the bytes that they move, on simt in a build with -Dledger=true "
