@@ -190,6 +190,23 @@ TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
   }
 }
 
+TEST_CASE("gemm reads one row of A^T at every step, rows that run backwards, and rows with room between them") {
+  // Of m rows some tiles are copied together, with as much beyond their rows as a vector holds.
+  constexpr int64_t kM = 150, kN = 200, kK = 30;
+  const std::vector<float> at = numbers<float>(kK * (kM + 7), 1, 1), b = numbers<float>(kK * kN, 1, 2);
+  for (const Cpu& on : cpus())
+    for (const int64_t step : {int64_t{0}, -kM, kM, kM + 7}) {
+      const float* const first = at.data() + (step < 0 ? (kK - 1) * kM : 0);
+      std::vector<float> rows(size_t(kM * kK)), c(size_t(kM * kN)), want = c;
+      for (int64_t i = 0; i < kM; ++i)
+        for (int64_t k = 0; k < kK; ++k) rows[size_t(i * kK + k)] = first[k * step + i];
+      const GemmSize size{kM, kN, kK};
+      cpu::gemm(on, size, Matrix<float>{rows.data(), kK, 1}, Matrix<float>{b.data(), kN, 1}, want.data(), kN);
+      cpu::gemm(on, size, Matrix<float>{first, 1, step}, Matrix<float>{b.data(), kN, 1}, c.data(), kN);
+      CHECK(std::memcmp(c.data(), want.data(), c.size() * sizeof(float)) == 0);
+    }
+}
+
 TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, float, bf16) {
   const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700}, {3000, 1, 700},
                             {130, 4000, 9},   {8, 3000, 700}, {300, 256, 256}};
@@ -310,6 +327,29 @@ TEST_CASE("gemm_batched equals its products one by one, bit for bit, with any st
       cpu::gemm_batched(Cpu{level}, std::span<const BatchDim>(none), size, Matrix<float>{a.data(), k, 1},
                         Matrix<float>{b.data(), n, 1}, &untouched, n);
       CHECK(untouched == 1);
+    }
+}
+
+TEST_CASE_TEMPLATE("products with one panel of B after another have the bits of the product with B", T, float, double) {
+  for (const Cpu& on : cpus())
+    for (const int64_t k : {70, 2300}) {
+      const int64_t m = 45, panels = 3, columns = cpu::panel_columns(on, T(), 10000, 64, 4096), n = panels * columns;
+      REQUIRE(columns > 0);
+      CHECK(cpu::panel_columns(on, bf16(), 10000, 64, 4096) == 0);
+      CHECK(cpu::panel_columns(on, T(), 1, 64, 4096) == 0);
+      CHECK(cpu::panel_columns(on, T(), 10000, 4096, 4096) == 0);
+      const Stored<T> a(m, k, 0, 1), b(k, n, 0, 2);
+      std::vector<T> by_panels(size_t(k * n)), c = numbers<T>(m * n, 1, 3), want = c;
+      for (int64_t p = 0; p < panels; ++p)
+        for (int64_t i = 0; i < k; ++i)
+          for (int64_t j = 0; j < columns; ++j)
+            by_panels[size_t((p * k + i) * columns + j)] = b.view.data[i * n + p * columns + j];
+      const GemmOptions<T> adds{.beta = 1};
+      cpu::gemm(on, GemmSize{m, n, k}, a.view, b.view, want.data(), n, adds);
+      const BatchDim batch[] = {{panels, 0, k * columns, columns}};
+      cpu::gemm_batched(on, std::span<const BatchDim>(batch), GemmSize{m, columns, k}, a.view,
+                        Matrix<T>{by_panels.data(), columns, 1}, c.data(), n, adds);
+      CHECK(std::memcmp(c.data(), want.data(), c.size() * sizeof(T)) == 0);
     }
 }
 

@@ -356,6 +356,18 @@ inline void pack_rows_as_tile(const F* src, int64_t row, int h, int64_t k, F* ds
     for (int r = 0; r < h; ++r) dst[i * h + r] = src[r * row + i];
 }
 
+// dst[t * apart + i * h + r] = src[i * step + t * h + r] for some tiles of h rows and k columns of A^T, with room to
+// read kSquareRows numbers of each. A row of dst is written in whole vectors: the next row overwrites what goes beyond,
+// and the last row is written alone.
+template <class F>
+inline void pack_columns_as_tiles(const F* src, int64_t step, int64_t h, int64_t k, int64_t tiles, F* dst,
+                                  int64_t apart) {
+  for (; k > 1; --k, src += step, dst += h)
+    for (int64_t t = 0; t < tiles; ++t) std::memcpy(dst + t * apart, src + t * h, sizeof(F) * kSquareRows<F>);
+  if (k > 0)
+    for (int64_t t = 0; t < tiles; ++t) copy_tile_row(src + t * h, h, dst + t * apart);
+}
+
 // Packs `cols` columns of B, k rows from b.data on, into dst[k, width] whose rows are ld_dst apart; width is 1 or 2
 // vectors, the columns beyond `cols` are zero.
 template <class T, class F>
