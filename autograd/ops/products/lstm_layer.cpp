@@ -9,6 +9,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/pointwise/lstm_cell.h"
 #include "autograd/ops/products/backward_parts.h"
+#include "autograd/ops/products/repeated_factor.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -27,6 +28,16 @@ struct Walk {
 };
 
 Tensor rows_of(const Tensor& x) { return reshape(x, {x.size(0) * x.size(1), x.size(2)}); }
+
+// Rows that products on CPUs read as they lie: numbers at the same place of rows a multiple of 1,024 bytes apart share
+// few sets of a cache.
+Tensor empty_rows(const Shape& shape, Device device, DType dtype) {
+  constexpr std::int64_t kLine = 64, kApart = 1024;
+  const auto size = static_cast<std::int64_t>(itemsize(dtype));
+  const std::int64_t numbers = shape.back();
+  if (!device.is_cpu() || numbers * size % kApart != 0) return empty(shape, device, dtype);
+  return narrow(empty(shape.with(shape.rank() - 1, numbers + kLine / size), device, dtype), -1, 0, numbers);
+}
 
 // The composite twin.
 std::array<Tensor, 2> layer_by_steps(const Inputs& in, bool reverse) {
@@ -68,20 +79,24 @@ struct LstmLayerBackward {
     for (const Tensor* t : {&gy, &gc, &inputs...}) saved[k++] = *t;
     const Inputs in{inputs...};
     const Walk walk{in[kX].size(0), reverse};
-    const Tensor g_gates = empty(trace.gates.shape(), gy.device(), gy.dtype());
-    Tensor gh = zeros(in[kH].shape(), gy.device(), gy.dtype()), g_c = gc;
+    const Tensor g_gates = empty_rows(trace.gates.shape(), gy.device(), gy.dtype());
+    const RepeatedFactor across(in[kHh], in[kH].size(0), g_gates.stride(1), walk.steps - 1);
+    // The gradient of each step's h, as the steps after it add to gy.
+    Tensor gh = empty(gy.shape(), gy.device(), gy.dtype()), g_c = gc;
+    copy_(gh, gy);
     for (std::int64_t i = walk.steps - 1; i >= 0; --i) {
       const std::int64_t step = walk.at(i);
       const Tensor& before = i == 0 ? in[kC] : trace.c[static_cast<std::size_t>(i - 1)];
       const Tensor of_step = select(g_gates, 0, step);
-      g_c = lstm_cell_backward_into(of_step, select(gy, 0, step) + gh, g_c, select(trace.gates, 0, step), before,
+      g_c = lstm_cell_backward_into(of_step, select(gh, 0, step), g_c, select(trace.gates, 0, step), before,
                                     trace.c[static_cast<std::size_t>(i)]);
-      if (i > 0 || need[kH]) gh = matmul(of_step, in[kHh]);
+      if (i > 0) across.add_product_to(select(gh, 0, walk.at(i - 1)), of_step);
     }
+    gh = {};
     const Tensor all = rows_of(g_gates);
     std::array<Tensor, kInputs> g;
     if (need[kX]) g[kX] = reshape(matmul(all, in[kIh]), Dims(in[kX].shape().dims()));
-    if (need[kH]) g[kH] = gh;
+    if (need[kH]) g[kH] = matmul(select(g_gates, 0, walk.at(0)), in[kHh]);
     if (need[kC]) g[kC] = g_c;
     std::array<Tensor, 2> parameters = linear_parameters_backward(all, rows_of(in[kX]), need_of(need[kIh], need[kBias]),
                                                                   std::exchange(home_ih, Tensor()));
@@ -126,14 +141,12 @@ struct LstmLayer {
     const std::int64_t n = in[kH].size(0), hidden = in[kH].size(1);
     trace.gates = linear(in[kX], in[kIh], in[kBias]);
     const Tensor states = empty({walk.steps, n, hidden}, in[kX].device(), in[kX].dtype());
-    // A CPU's product of more than 16 rows copies w of x w^T into another order: here once in place of at each step.
-    const bool copy = in[kHh].device().is_cpu() && walk.steps > 1 && n > 16;
-    const Tensor turned = t(in[kHh]), across = copy ? turned.contiguous() : turned;
+    const RepeatedFactor across(t(in[kHh]), n, hidden, walk.steps);
     Tensor h = in[kH], c = in[kC];
     for (std::int64_t i = 0; i < walk.steps; ++i) {
       const std::int64_t step = walk.at(i);
-      Tensor gates = select(trace.gates, 0, step);
-      add_(gates, matmul(h, across));
+      const Tensor gates = select(trace.gates, 0, step);
+      across.add_product_to(gates, h);
       h = select(states, 0, step);
       c = lstm_cell_into(h, gates, c);
       trace.c.push_back(c.detach());  // the last one is a result, and would keep the op with its history

@@ -115,6 +115,29 @@ TEST_CASE("a layer of an LSTM has the gradients of its steps, for each set of in
   }
 }
 
+TEST_CASE("a layer of an LSTM of more sequences than 16 has the gradients of its steps") {
+  Generator generator(4);
+  constexpr std::int64_t kSteps = 4, kN = 45, kIn = 5;
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (const std::int64_t hidden : {128, 32, 3})  // panels both ways, forward, and none; rows of 128 are padded
+      for (const bool reverse : {false, true}) {
+        Tensors in;
+        for (const Shape& s : {Shape{kSteps, kN, kIn}, Shape{kN, hidden}, Shape{kN, hidden}, Shape{4 * hidden, kIn},
+                               Shape{4 * hidden, hidden}, Shape{4 * hidden}})
+          in.push_back(randn(s, generator, cpu, dtype).requires_grad_());
+        const Tensor of_step = randn({kN, hidden}, generator, cpu, dtype);
+        const Tensors seeds{expand(unsqueeze(of_step, 0), {kSteps, kN, hidden}), of_step.clone()};
+        const LstmLayerOutput y = lstm_layer(in[0], {in[1], in[2]}, {in[3], in[4], in[5]}, reverse);
+        const Tensors want = by_steps(in, reverse);
+        const double tolerance = dtype == DType::f64 ? 1e-11 : 1e-4;
+        CHECK(allclose(y.y, want[0], tolerance, tolerance));
+        CHECK(allclose(y.c, want[1], tolerance, tolerance));
+        const Tensors got = grad(Tensors{y.y, y.c}, in, seeds), expected = grad(want, in, seeds);
+        for (std::size_t i = 0; i < got.size(); ++i) CHECK(allclose(got[i], expected[i], tolerance, 10 * tolerance));
+        CHECK(equal(of_step, seeds[1]));  // the gradient given is only read
+      }
+}
+
 TEST_CASE("under autocast a layer of an LSTM multiplies in 16 bits and keeps its state in f32") {
   Generator generator(4);
   const Tensor x = randn({3, 2, 4}, generator, cpu), h = randn({2, 5}, generator, cpu),
