@@ -20,7 +20,7 @@ namespace levin {
 namespace {
 
 constexpr OpInfo kInfo{.name = "matmul"};
-constexpr std::int64_t kRowsThatTurn = 16;  // fewer are multiplied column by column: gemm_by_dots
+constexpr std::int64_t kRowsThatTurn = 16;  // up to so many are multiplied column by column: gemm_by_dots
 constexpr std::int64_t kMostRows = 256;     // of more, copying B is little beside the product
 
 // The columns of the panels of b, or 0 where b is better off whole.

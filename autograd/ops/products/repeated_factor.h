@@ -5,7 +5,8 @@
 
 namespace levin {
 
-// b [k, n], by which matrices a of `rows` rows are multiplied `times` times; `a_row` numbers lie between rows of a.
+// b [k, n], by which `times` matrices a of `rows` rows are multiplied. The rows of a are `a_row` numbers apart; another
+// distance costs time, and changes no result.
 class RepeatedFactor {
  public:
   RepeatedFactor(const Tensor& b, std::int64_t rows, std::int64_t a_row, std::int64_t times);
