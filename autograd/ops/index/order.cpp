@@ -52,8 +52,18 @@ struct Place {
   std::int64_t low;
   double weight;
 };
-Place place_of(double q, std::int64_t n, Between between) {
-  const double place = q * static_cast<double>(n - 1), below = std::floor(place), part = place - below;
+// Where a place chooses elements it is a product in the dtype of the numbers, as PyTorch's: 0.29 of 101 f32 numbers is
+// element 29. f32 holds the places of so many numbers. Between::linear has no jump there, and takes the digits of f64.
+constexpr std::int64_t kMostPlacesInF32 = std::int64_t{1} << 24;
+bool has_f32_places(DType dtype, std::int64_t n, Between between) {
+  return dtype != DType::f64 && between != Between::linear && n <= kMostPlacesInF32;
+}
+
+Place place_of(double q, std::int64_t n, DType dtype, Between between) {
+  const double place = has_f32_places(dtype, n, between)
+                           ? static_cast<double>(static_cast<float>(q) * static_cast<float>(n - 1))
+                           : q * static_cast<double>(n - 1);
+  const double below = std::floor(place), part = place - below;
   double low = below, weight = 0;
   switch (between) {
     case Between::linear: weight = part; break;
@@ -80,7 +90,7 @@ Tensor quantiles_of(const char* op, const Tensor& x, std::span<const double> qs,
   std::vector<Place> places;
   std::vector<std::int64_t> ks;
   for (const double q : qs) {
-    places.push_back(place_of(q, x.shape()[at], between));
+    places.push_back(place_of(q, x.shape()[at], x.dtype(), between));
     ks.push_back(places.back().low);
     if (places.back().weight > 0) ks.push_back(places.back().low + 1);
   }
@@ -95,10 +105,12 @@ Tensor quantiles_of(const char* op, const Tensor& x, std::span<const double> qs,
 }
 // The same for q [m], whose numbers may lie on a device and have a gradient: m along `at`.
 Tensor quantiles_of(const Tensor& x, const Tensor& q, int at, Between between) {
-  const Tensor place = cast(q, DType::f64) * (x.shape()[at] - 1), low = floor(place);
+  const std::int64_t n = x.shape()[at];
+  const DType wide = has_f32_places(q.dtype(), n, between) ? DType::f32 : DType::f64;
+  const Tensor place = cast(cast(q, wide) * (n - 1), DType::f64), low = floor(place);
   Shape along;
   for (int d = 0; d < x.rank(); ++d) along = along.inserted(d, d == at ? q.numel() : 1);
-  const Tensor order = argsort(x, at), last = narrow(order, at, x.shape()[at] - 1, 1);
+  const Tensor order = argsort(x, at), last = narrow(order, at, n - 1, 1);
   const Tensor has_nan =
       logical_or(isnan(gather(x.detach(), at, last)), reshape(isnan(place.detach()), Dims(along.dims())));
   const auto element = [&](const Tensor& i) {

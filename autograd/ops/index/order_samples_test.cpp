@@ -296,6 +296,23 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("f32 numbers have the places of f32 products, as in PyTorch") {
+  const Tensor x = arange(101, cpu).to(DType::f32);
+  const auto check = [&](double q, Between between, double want) {
+    CHECK(quantile(x, q, 0, {.between = between}).item() == want);
+    CHECK(quantile(x, tensor({float(q)}, cpu), 0, {.between = between}).item() == want);
+  };
+  for (const double q : {0.07, 0.14, 0.29, 0.57, 0.58}) {
+    for (const Between between : kBetween) {
+      if (between != Between::linear) check(q, between, std::round(q * 100));
+    }
+  }
+  check(0.53, Between::lower, 52);
+  check(0.53, Between::higher, 53);
+  check(0.59, Between::lower, 58);
+  CHECK(quantile(x.to(DType::f64), 0.29, 0, {.between = Between::lower}).item() == 28);  // 0.29 * 100 < 29 in f64
+}
+
 TEST_CASE("quantiles have the shape of q in front, also of a single element and of no q") {
   const Tensor x = zeros({4, 2, 3}, cpu), one = zeros({}, cpu), none = zeros({0}, cpu), half = full({}, 0.5, cpu);
   CHECK(quantile(x, {0.1, 0.9}, 1).shape() == Shape{2, 4, 3});

@@ -60,10 +60,11 @@ struct BinOf {
   std::int64_t bins;
   template <class V>
   LEVIN_HD std::int64_t operator()(V v, V low, V high) const {
-    const V share = (v - low) / (high - low) * V(bins);
-    const bool is_inside = v >= low && v <= high;
-    const auto bin = static_cast<std::int64_t>(is_inside && share > 0 ? share : V(0));
-    return !is_inside ? bins : bin < bins ? bin : bins - 1;
+    // The product first, as PyTorch: whole numbers then lie in their bins. Where it overflows the quotient comes first.
+    const V wide = (v - low) * V(bins),
+            share = wide - wide == V(0) ? wide / (high - low) : (v - low) / (high - low) * V(bins);
+    if (!(v >= low && v <= high)) return bins;
+    return !(share < V(bins)) ? bins - 1 : static_cast<std::int64_t>(share > 0 ? share : V(0));
   }
 };
 

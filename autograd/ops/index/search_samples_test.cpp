@@ -298,11 +298,19 @@ TEST_CASE("NaN counts as largest in a search, equals nothing in isin, and is cou
   CHECK(isin(vec({kNan, 0, -0.0, kInf}), vec({kNan, 0, 5})).to(DType::i64).to_vector<std::int64_t>() ==
         Places{0, 1, 1, 0});
   const auto bins = [](const Tensor& x, std::int64_t n, double low, double high) {
-    return histc(x, n, low, high).to_vector<double>();
+    return histc(x, n, low, high).to(DType::f64).to_vector<double>();
   };
   CHECK(bins(vec({0, 1, 2, kNan, kInf, 4}), 4, 0, 4) == Values{1, 1, 1, 1});
   CHECK(bins(vec({1, 2, 3, 5}), 2, 0, 0) == Values{2, 2});  // [1, 5]
   CHECK(bins(vec({3, 3}), 2, 0, 0) == Values{0, 2});        // [2, 4]
+  for (const std::int64_t n : {41, 100, 128}) {             // whole numbers lie in their bins
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const std::vector<double> ones = bins(arange(n, cpu).to(dtype), n, 0, double(n));
+      CHECK(std::ranges::all_of(ones, [](double count) { return count == 1; }));
+    }
+  }
+  const double far = 3e38;  // times the number of bins it is infinite
+  CHECK(bins(vec({0, 1.6e38, far}).to(DType::f32), 4, 0, far) == Values{1, 0, 1, 1});
 }
 
 TEST_CASE("scatter_reduce lets NaN win, shares the gradient of equal extremes, and differentiates products of zeros") {

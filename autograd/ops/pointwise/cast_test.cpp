@@ -156,6 +156,8 @@ TEST_CASE("factories: ranges, identity, constants") {
   CHECK(arange(0, 256, 255, cpu, DType::u8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 255});
   CHECK_THROWS_AS((void)arange(0, 3, 0, cpu), ShapeError);
   CHECK_THROWS_AS((void)arange(0, 3, -1, cpu), ShapeError);
+  CHECK_THROWS_AS((void)arange(1.0, 0.5, 1.0, cpu, DType::f32), ShapeError);
+  CHECK(arange(1.0, 1.0, 1.0, cpu, DType::f32).numel() == 0);
   CHECK(linspace(0, 1, 5, cpu, DType::f64).to_vector<double>() == std::vector<double>{0, 0.25, 0.5, 0.75, 1});
   CHECK(linspace(3, 4, 1, cpu).to_vector<float>() == std::vector<float>{3});
   CHECK(eye(2, 3, cpu).to_vector<float>() == std::vector<float>{1, 0, 0, 0, 1, 0});

@@ -90,7 +90,7 @@ Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype)
   const bool exact = begin.is_integer() && end.is_integer() && step.is_integer();
   const bool arrives = exact ? step.integer() > 0 ? begin.integer() <= end.integer()
                                                   : step.integer() < 0 && begin.integer() >= end.integer()
-                             : step.real() != 0 && (end.real() - begin.real()) / step.real() > -1;
+                             : step.real() != 0 && (end.real() - begin.real()) / step.real() >= 0;
   if (!arrives) fail<ShapeError>("arange: from ", begin, " to ", end, " in steps of ", step, " never arrives");
   const double n = exact ? static_cast<double>(count_of(begin.integer(), end.integer(), step.integer()))
                          : std::ceil((end.real() - begin.real()) / step.real());

@@ -129,6 +129,8 @@ LEVIN_GAMMA(Lgamma, lgamma, digamma(x))
 LEVIN_GAMMA(Digamma, digamma, polygamma(1, x))
 #undef LEVIN_GAMMA
 
+Tensor polygamma_of(std::int64_t n, const Tensor& x);
+
 struct Polygamma {
   static constexpr OpInfo info{.name = "polygamma", .autocast = AutocastPolicy::full};
   static constexpr auto kTypes = kFloats;
@@ -140,9 +142,16 @@ struct Polygamma {
   LEVIN_HD T operator()(T x) const {
     return T(factor * m::hurwitz_zeta(n + 1, double(x)));
   }
-  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * polygamma(n + 1, x); }
+  Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * polygamma_of(n + 1, x); }
 };
 LEVIN_OP_TABLE(Unary<Polygamma>)
+
+// Above kHighestPolygamma, where derivatives lead, n! is infinite.
+Tensor polygamma_of(std::int64_t n, const Tensor& x) {
+  double factor = n % 2 == 0 ? -1 : 1;
+  for (std::int64_t k = 2; k <= n; ++k) factor *= static_cast<double>(k);
+  return unary(x, Polygamma{static_cast<int>(n), factor});
+}
 
 LEVIN_OP_TABLE(Binary<Logaddexp<0>>)
 LEVIN_OP_TABLE(Binary<Logaddexp<2>>)
@@ -164,10 +173,7 @@ Tensor polygamma(std::int64_t n, const Tensor& x) {
   if (n < 0 || n > kHighestPolygamma) {
     fail<ConfigError>("polygamma: n is ", n, ", expected 0 to ", kHighestPolygamma);
   }
-  if (n == 0) return digamma(x);
-  double factor = n % 2 == 0 ? -1 : 1;
-  for (std::int64_t k = 2; k <= n; ++k) factor *= static_cast<double>(k);
-  return unary(x, Polygamma{static_cast<int>(n), factor});
+  return n == 0 ? digamma(x) : polygamma_of(n, x);
 }
 Tensor xlogy(const Tensor& a, const Tensor& b) { return apply(Binary<Xlogy>{}, a, b); }
 

@@ -129,6 +129,14 @@ TEST_CASE("polygamma of any order has the values that series and reflection give
   CHECK(at(1, kInf) == 0);
 }
 
+TEST_CASE("a derivative of the highest polygamma is infinite, as 171! is in f64") {
+  Tensor x = tensor({0.5}, cpu);
+  x.requires_grad_();
+  backward(polygamma(170, x));
+  CHECK(x.grad().item() == kInf);
+  CHECK_THROWS_AS((void)polygamma(171, x), ConfigError);
+}
+
 TEST_CASE("erfinv near 1 has the digits of its argument, and its derivative those that y^2 leaves") {
   for (const double value : {0.99, -0.999, 1 - 1e-9, 1 - 1e-12}) {
     CAPTURE(value);

@@ -224,8 +224,10 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions&
   const Tensor ignored = eq(t, options.ignore_index);
   const Tensor index = masked_fill(t, ignored, 0);
   Tensor picked = masked_fill(squeeze(gather(class_rows(log_probs), 1, unsqueeze(index, 1)), 1), ignored, 0);
+  const DType full = full_result(log_probs.dtype());
   if (options.reduction == Reduction::none) {
-    if (options.weight.defined()) picked = picked * index_select(dense(options.weight), 0, index);
+    picked = cast(picked, full);
+    if (options.weight.defined()) picked = picked * cast(index_select(dense(options.weight), 0, index), full);
     return reshape(neg(picked), Dims(target.shape().dims()));
   }
   // Many small numbers: 16-bit numbers are added in f32.
@@ -234,7 +236,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions&
   Tensor share = cast(logical_not(ignored), wide);
   if (options.weight.defined()) share = share * cast(index_select(dense(options.weight), 0, index), wide);
   const Tensor total = neg(sum(picked * share));
-  return cast(options.reduction == Reduction::mean ? total / sum(share) : total, log_probs.dtype());
+  return cast(options.reduction == Reduction::mean ? total / sum(share) : total, full);
 }
 
 Tensor accuracy(const Tensor& logits, const Tensor& target) {

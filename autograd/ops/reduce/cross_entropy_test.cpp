@@ -262,6 +262,22 @@ TEST_CASE("cross-entropy agrees with PyTorch") {
   for (std::size_t i = 0; i < want.size(); ++i) CHECK(std::abs(got[i] - want[i]) < 1e-15);
 }
 
+TEST_CASE("nll_loss of 16 bits is f32 under Autocast, so that a sum beyond f16 is finite") {
+  constexpr std::int64_t kRows = 100;
+  const Tensor x = full({kRows, 2}, -1000, cpu, DType::f16), target = zeros({kRows}, cpu, DType::i64);
+  CHECK(nll_loss(x, target, {.reduction = Reduction::sum}).dtype() == DType::f16);
+  const Autocast on(DType::f16);
+  for (const Tensor& weight : {Tensor(), full({2}, 2, cpu, DType::f16)}) {
+    const double one = weight.defined() ? 2000 : 1000;
+    const Tensor total = nll_loss(x, target, {.weight = weight, .reduction = Reduction::sum});
+    CHECK(total.dtype() == DType::f32);
+    CHECK(total.item() == one * kRows);
+    const Tensor each = nll_loss(x, target, {.weight = weight, .reduction = Reduction::none});
+    CHECK(each.dtype() == DType::f32);
+    CHECK(sum(each).item() == one * kRows);
+  }
+}
+
 TEST_CASE("cross-entropy on a CPU has no subnormal slopes, which its products would take long for") {
   Tensor x = tensor({0.f, -84.f, -86.f, -70.f, 1.f, -200.f}, cpu);
   x = view(x, {1, 6}).detach();

@@ -59,7 +59,7 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMargi
   const Tensor index = unsqueeze(target.detach().contiguous(), -1), wide = widened(x);
   check_range(op, index, classes);
   const Tensor right = eq(arange(classes, x.device()), index);
-  Tensor short_of = positive_part(wide - gather(wide, -1, index) + o.margin);
+  Tensor short_of = relu(wide - gather(wide, -1, index) + o.margin);  // at the margin the gradient is 0
   if (o.p == 2) short_of = square(short_of);
   Tensor losses = sum(masked_fill(short_of, right, 0), {-1}) / static_cast<double>(classes);
   if (o.weight.defined()) {

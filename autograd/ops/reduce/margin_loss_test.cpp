@@ -329,6 +329,16 @@ TEST_CASE("Stirling's part of a Poisson loss is 0 for counts of 0 and 1, and so 
   CHECK(all(isfinite(target.grad())).item() == 1);
 }
 
+TEST_CASE("a score at the margin has no gradient, as in PyTorch") {
+  for (const int p : {1, 2}) {
+    Tensor x = tensor({0.0, 1.0, 2.0, 3.0}, cpu);
+    x.requires_grad_();
+    backward(multi_margin_loss(x, tensor<std::int64_t>({2}, cpu).reshape({}), {.p = p}));  // 1 + x1 - x2 is 0
+    const double slope = p == 1 ? 0.25 : 1;  // of 1 + x3 - x2 = 2, over 4 classes
+    CHECK(x.grad().to_vector<double>() == std::vector<double>{0, 0, -slope, slope});
+  }
+}
+
 TEST_CASE("a variance below eps counts as eps, and a negative one too") {
   const Tensor x = tensor({1.0, 1.0, 1.0}, cpu), target = zeros({3}, cpu, DType::f64);
   const auto v =
