@@ -23,6 +23,7 @@ struct ByHand : TrainModuleOf<ByHand> {
   using TrainModuleOf::TrainModuleOf;
   std::int64_t window = 1;
   std::optional<double> clip;
+  bool clips_first = false;  // both halves before either steps
   nn::Linear a{*this, "a", {.in = 2, .out = 1}};
   nn::Linear b{*this, "b", {.in = 2, .out = 1}};
   std::vector<std::shared_ptr<optim::AdamW>> made;
@@ -41,7 +42,10 @@ struct ByHand : TrainModuleOf<ByHand> {
     log("rows", static_cast<double>(batch.size()), {.on_step = true, .on_epoch = true});
     if ((batch_idx + 1) % window != 0 && !trainer().is_last_batch()) return {};
     for (OptimizerHandle& o : optimizers()) {
-      clip_gradients(o.optimizer(), clip);
+      if (clips_first) clip_gradients(o.optimizer(), clip);
+    }
+    for (OptimizerHandle& o : optimizers()) {
+      if (!clips_first) clip_gradients(o.optimizer(), clip);
       o.step();
       o.zero_grad();
     }
@@ -162,6 +166,46 @@ TEST_CASE("clip_gradients of a manual step sees true gradients where weights hav
   const std::vector<float> free = train({});
   CHECK(train(100) == free);   // true gradients are below it; times the scale, 256 or more, they are above
   CHECK(train(1e-4) != free);  // all true gradients are above it
+}
+
+TEST_CASE("two optimizers of one backward pass step under one loss scale, whenever their gradients are clipped") {
+  struct Outcome {
+    std::vector<float> a, b;
+    double skipped = 0;
+    bool operator==(const Outcome&) const = default;
+  };
+  const auto train = [](std::int64_t growth_interval, double scale, std::optional<double> clip, bool clips_first) {
+    ByHand module({.gen = Generator(3), .device = Device::cpu()});
+    module.clip = clip;
+    module.clips_first = clips_first;
+    data::DataLoader data = loader(4 * 4);
+    TrainerOptions options = silent();
+    options.precision = "16-o2";
+    options.grad_scaler = optim::GradScalerOptions{.init_scale = scale, .growth_interval = growth_interval};
+    options.max_epochs = 1;
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    CHECK(trainer.global_step() == 8);
+    const auto values = [](const nn::Linear& half) { return half.weight.to(DType::f32).to_vector<float>(); };
+    Outcome outcome{values(module.a), values(module.b), -1};
+    for (const auto& [name, value] : trainer.callback_metrics()) {
+      if (name == "amp/skipped_steps") outcome.skipped = value;
+    }
+    return outcome;
+  };
+  const Outcome plain = train(1000, 16, {}, false);
+  CHECK(plain.skipped == 0);
+  CHECK(train(1, 16, {}, false) == plain);  // the scale doubles after each batch
+  for (const double clip : {1e-4, 1e4}) {
+    const Outcome in_turn = train(1000, 16, clip, false);
+    CHECK((in_turn == plain) == (clip == 1e4));
+    CHECK(train(1000, 16, clip, true) == in_turn);
+    CHECK(train(1, 16, clip, true) == in_turn);
+  }
+  // Each batch that overflows halves the scale once, though both optimizers skip it.
+  const Outcome skips = train(1000, 0x1p30, {}, false);
+  CHECK(skips.skipped == 8);
+  CHECK(train(1000, 0x1p30, 1e4, true) == skips);
 }
 
 TEST_CASE("the step-time report of manual optimization has backward and optimizer, and counts optimizer steps") {

@@ -45,6 +45,22 @@ void Optimizers::begin_fit() {
 void Optimizers::forget_scaling() {
   if (scaler()) scaler()->forget();
   unscaled_.clear();
+  scale_is_due_ = false;
+}
+
+// Note [When the loss scale moves]
+// A gradient is divided by the scale that its loss was multiplied with, so all optimizers of one backward pass step
+// under one scale. With automatic optimization the step moves it. With manual optimization it moves at the first
+// backward pass after a step, or where the batch ends.
+void Optimizers::move_scale(BatchEnds batch_ends) {
+  if (!scale_is_due_ || (batch_ends == BatchEnds::no && !unscaled_.empty())) return;
+  scaler()->update();
+  unscaled_.clear();
+  scale_is_due_ = false;
+  log_skipped_steps();
+}
+void Optimizers::log_skipped_steps() {
+  run_.trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});
 }
 // With manual optimization clipping may have unscaled the gradients before the step.
 void Optimizers::unscale_once(optim::Optimizer& of, const Tensor& divisor) {
@@ -145,16 +161,17 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
     call_idle_hook(of);
     scaler()->step(of,
                    {.max_norm = limit > 0 ? std::optional(limit) : std::nullopt, .update = true, .divisor = divisor});
+    log_skipped_steps();
   } else {
     unscale_once(of, divisor);
     run_.precision.before_step(of);
     prepare(of);
     scaler()->step(of);
     run_.precision.after_step(of);
-    scaler()->update();
     std::erase(unscaled_, &of);
+    scale_is_due_ = true;
+    if (!manual) move_scale(BatchEnds::yes);
   }
-  run_.trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});
   return loss;
 }
 

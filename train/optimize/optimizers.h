@@ -29,6 +29,10 @@ class Optimizers {
   // TrainModule::clip_gradients. Throws ConfigError for a value other than gradient_clip_val.
   void clip(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
   void forget_scaling();  // of a step that an exception ended
+  enum class BatchEnds : bool { no, yes };
+  // Moves the loss scale if an optimizer has stepped since the last move. Within a batch it waits for optimizers whose
+  // gradients were clipped and which have not stepped.
+  void move_scale(BatchEnds batch_ends);
   // Until untoggle, parameters of the other optimizers require no gradients. Does nothing with one optimizer. Throws
   // StateError while an optimizer is toggled; `call` is for the message.
   void toggle(const optim::Optimizer& only, const char* call);
@@ -55,8 +59,10 @@ class Optimizers {
   void prepare(optim::Optimizer& of);
   [[nodiscard]] bool fuses(const optim::Optimizer& of) const;
   void call_idle_hook(optim::Optimizer& of);
+  void log_skipped_steps();
   Trainer::Run& run_;
   std::vector<const optim::Optimizer*> unscaled_;     // since their last step
+  bool scale_is_due_ = false;                         // an optimizer has stepped since the loss scale moved
   std::vector<const optim::Optimizer*> looked_at_;    // whose gradients were checked in this fit
   const optim::GradScaler* norm_known_by_ = nullptr;  // has the norm of the gradients to clip; null: none has
   const optim::Optimizer* toggled_ = nullptr;

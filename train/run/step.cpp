@@ -130,6 +130,7 @@ NamedTensors Trainer::Run::detached_outputs(const StepOutput& output) const {
 train::StepResult Trainer::Run::manual_step(const StepInfo& at) {
   strategy->begin_step();
   const StepOutput output = training_step(*borrowed.active, *at.batch, at.batch_idx);
+  optimizers.move_scale(train::Optimizers::BatchEnds::yes);
   train::StepResult result;
   if (output.loss().defined()) result.loss = precision.output(output.loss().detach());
   result.outputs = detached_outputs(output);
@@ -144,6 +145,7 @@ void Trainer::Run::manual_backward(const Tensor& loss) {
     fail<ShapeError>("manual_backward: the loss is ", loss.defined() ? text(loss) : "undefined",
                      ", expected one element");
   const Autocast off = Autocast::off();  // backward is not run under it
+  optimizers.move_scale(train::Optimizers::BatchEnds::no);
   const Tensor scaled = optimizers.scaled(loss);
   window.gradients_torn = true;
   const PhaseScope phase(instruments.times, Phase::backward);

@@ -118,8 +118,9 @@ class LEVIN_API OptimizerHandle {
  public:
   // Runs the closure (forward and backward) if there is one, then updates the parameters. Returns what the closure
   // returned. With manual optimization each call adds 1 to global_step().
-  // One loss scale serves all optimizers and may change after each step. If one optimizer steps between two backward
-  // passes of another, the other's gradients sum two scales: step all optimizers where the accumulation ends.
+  // One loss scale serves all optimizers. It moves at the first manual_backward after a step, or where the batch ends:
+  // gradients of an optimizer that has not stepped by then are of the old scale. Step all optimizers where the
+  // accumulation ends. A second step without a manual_backward between throws StateError under a loss scale.
   void step();
   Tensor step(const Function<Tensor()>& closure);
   void zero_grad(optim::SetToNone set_to_none = optim::SetToNone::yes);
@@ -205,8 +206,9 @@ class LEVIN_API Trainer {
   std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders = {},
                                 const EvaluationOptions& options = {});
   std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
-  // Returns what predict_step returned for each batch, one entry a loader. With several ranks every rank gets all: rows
-  // of samples in the order and batches of one process, else the tensors of batches in the order of batches and ranks.
+  // Returns what predict_step returned for each batch, one entry a loader, in the order of batches, also from a loader
+  // without in_order. With several ranks every rank gets all: rows of samples in the order and batches of one process,
+  // else the tensors of batches in the order of batches and ranks.
   std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders = {}, const PredictOptions& options = {});
   // The same for the module of the last call; without loaders and data module, for its data module too. Without a
   // ckpt_path the best checkpoint of the last fit is loaded, with a warning. Throw StateError before a call with a
