@@ -32,7 +32,7 @@ struct TensorFile {
   Metadata metadata;
 };
 struct SafetensorsLimits {
-  std::size_t header_bytes = std::size_t{16} << 20;  // at most 100 MB; ConfigError beyond
+  std::size_t header_bytes = 100'000'000;  // the format's limit, which save_safetensors keeps; ConfigError beyond
 };
 // All tensors on cpu. uint16 and uint32 are widened as by load_npy. Throws FormatError unless names are unique, valid
 // UTF-8 of at most 512 bytes, and the tensors' bytes lie end to end, without gap or overlap, up to the end of the file.

@@ -366,7 +366,9 @@ SafetensorsHeader read_safetensors_header(Source& source, SafetensorsLimits limi
   }
   if (header_bytes > limits.header_bytes) {
     fail<FormatError>(file, ": the header has ", header_bytes, " bytes, expected at most ", limits.header_bytes,
-                      "; raise SafetensorsLimits::header_bytes if you trust the file");
+                      limits.header_bytes == kMaxHeaderEver
+                          ? ", the format's limit"
+                          : "; raise SafetensorsLimits::header_bytes if you trust the file");
   }
   std::string header(static_cast<std::size_t>(header_bytes), '\0');
   source.read(kLengthBytes, header.data(), header.size());

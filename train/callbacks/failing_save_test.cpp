@@ -113,3 +113,15 @@ TEST_CASE("a link is made by a name that no other process uses on the way") {
   }
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), std::filesystem::directory_iterator()) == 3);
 }
+
+TEST_CASE("a checkpoint folder one of whose files can not be linked replaces no older folder") {
+  const TemporaryFolder dir;
+  std::filesystem::create_directories(dir / "last.levin");
+  write_file_atomically(dir / "last.levin/rank-0.safetensors", "older");
+  std::filesystem::create_directories(dir / "a.levin/rank-1.safetensors");  // no file system links folders
+  for (const char* name : {"rank-0.safetensors", "rank-2.safetensors"})
+    write_file_atomically(dir / "a.levin" + "/" + name, "newer");
+  CHECK_FALSE(train::link_to(dir / "a.levin", dir / "last.levin", train::Link::hard));
+  CHECK(read_file(dir / "last.levin/rank-0.safetensors", 10) == "older");
+  CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), std::filesystem::directory_iterator()) == 2);
+}

@@ -337,10 +337,7 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const train::Link kind = options_.save_last == SaveLast::on ? train::Link::hard : train::Link::symbolic;
   const std::string before = std::exchange(last_path_, last_file());
   try {
-    const auto link = [&] {
-      Trainer::Run::of(trainer()).files.finish_quietly();
-      return std::string(train::link_to(newest, last_path_, kind) ? "1" : "");
-    };
+    const auto link = [&] { return std::string(train::link_to(newest, last_path_, kind) ? "1" : ""); };
     if (!newest.empty() && !Trainer::Run::of(trainer()).files.by_rank_zero(link).empty()) {
       Trainer::Run::of(trainer()).files.written.insert(last_path_);
       return;
@@ -377,6 +374,8 @@ bool ModelCheckpoint::write(const std::string& path) {
     // A write through a link that is `last` would change the file of another step.
     Trainer::Run::of(trainer()).files.save(path, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no,
                                            path == last_path_ ? train::AtLink::replace : train::AtLink::follow);
+    // `last` becomes a link to a file that is whole.
+    if (options_.save_last != SaveLast::off) Trainer::Run::of(trainer()).files.finish();
     Trainer::Run::of(trainer()).files.written.insert(path);
     return true;
   } catch (const FileError& e) { return none(e); } catch (const OutOfMemoryError& e) {

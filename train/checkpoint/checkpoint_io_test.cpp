@@ -65,6 +65,18 @@ class Waiting final : public CheckpointIO {
   bool allowed = false, fails = false;
 };
 
+// Every save but the first fails.
+class FullAfterOne final : public CheckpointIO {
+ public:
+  void save(const std::string& path, TensorFile file) override {
+    if (saves++ > 0) fail<FileError>("the disk is full");
+    CheckpointIO::save(path, std::move(file));
+  }
+
+ private:
+  int saves = 0;
+};
+
 TrainerOptions saving(const std::string& folder, std::shared_ptr<CheckpointIO> io, std::int64_t epochs) {
   TrainerOptions options = test::epochs(epochs);
   options.enable_checkpointing = true;
@@ -168,6 +180,27 @@ TEST_CASE("a write of AsyncCheckpointIO that fails is told by the next save, whi
   CHECK_THROWS_WITH_AS((void)trained(saving(folder.path(), async(), 1), ""), "the disk is full", FileError);
   const test::ExpectedWarnings told{"W-CKPT-WRITE"};  // of the first save, told by the second, which fails, too
   CHECK_THROWS_WITH_AS((void)trained(saving(folder.path(), async(), 2), ""), "the disk is full", FileError);
+}
+
+TEST_CASE("where AsyncCheckpointIO fails to write, the file before it and the link to it stay, and each save warns") {
+  for (const SaveLast kind : {SaveLast::link, SaveLast::on}) {
+    const test::TemporaryFolder folder;
+    TrainerOptions options =
+        saving(folder.path(), std::make_shared<AsyncCheckpointIO>(std::make_shared<FullAfterOne>()), 3);
+    const auto saves =
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.dirpath = folder.path(), .save_last = kind});
+    options.callbacks = {saves};
+    const test::Warnings warnings;
+    (void)trained(options, "");
+    CHECK(warnings.count("W-CKPT-WRITE") == 4);  // two epochs, each the file and its `last`
+    CHECK(warnings.count("W-CKPT-UNSAVED") == 1);
+    const std::string first = saves->best_model_path();
+    CHECK(fs::exists(first));
+    CHECK(fs::equivalent(saves->last_model_path(), first));
+    CHECK(train::is_whole_checkpoint(*options.plugins.checkpoint_io, saves->last_model_path()));
+    options.max_epochs = 4;
+    CHECK_THROWS_WITH_AS((void)trained(options, "last"), doctest::Contains("3 saves in a row failed"), FileError);
+  }
 }
 
 TEST_CASE("a LayerSync of the user's is applied in fits of several ranks and undone after each, also after an error") {

@@ -30,8 +30,10 @@ bool train::link_to(const std::string& file, const std::string& link, Link kind)
     if (kind == Link::hard && fs::is_directory(file, error)) {  // a folder of hard links
       detail::NewFolder folder(link);
       for (fs::directory_iterator it(file, error), end; !error && it != end; it.increment(error)) {
-        if (detail::is_of_folder(it->path().filename().string()))
-          fs::create_hard_link(it->path(), fs::path(folder.temporary()) / it->path().filename(), error);
+        if (!detail::is_of_folder(it->path().filename().string())) continue;
+        std::error_code refused;  // increment() clears `error`
+        fs::create_hard_link(it->path(), fs::path(folder.temporary()) / it->path().filename(), refused);
+        if (refused) return false;
       }
       if (error) return false;
       folder.commit();
