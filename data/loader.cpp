@@ -144,6 +144,20 @@ std::unique_ptr<DataLoader::Pass> DataLoader::pass() {
   if (i.looping)
     fail<StateError>(
         "loader: a loop begins while another has not ended; leave that one first, or make a second loader");
+  const LoaderState state = i.state;
+  const bool resume = i.resume;
+  const std::int64_t next_epoch = i.next_epoch;
+  try {
+    return begin_pass();
+  } catch (...) {  // of a sampler, say: the loader stands where it stood
+    i.state = state;
+    i.resume = resume;
+    i.next_epoch = next_epoch;
+    throw;
+  }
+}
+std::unique_ptr<DataLoader::Pass> DataLoader::begin_pass() {
+  Impl& i = *impl_;
   if (!i.resume) i.state = {.epoch = i.next_epoch};
   i.resume = false;
   i.next_epoch = i.state.epoch + 1;

@@ -293,6 +293,33 @@ TEST_CASE("samplers that do not keep their word are refused before a batch is lo
   CHECK(contains(begin({.sampler = std::make_shared<Short>()}), "gave 2 indices for epoch 0, its size() is 3"));
 }
 
+TEST_CASE("a sampler that throws costs no epoch and no position: the next loop begins where this one should have") {
+  class Once final : public Sampler {
+   public:
+    mutable std::vector<std::int64_t> epochs;
+    mutable bool fails = true;
+    std::int64_t size() const override { return 4; }
+    std::vector<std::int64_t> indices(std::int64_t epoch) const override {
+      epochs.push_back(epoch);
+      if (std::exchange(fails, !fails)) fail<FileError>("the index file");
+      return {3, 2, 1, 0};
+    }
+  };
+  const auto sampler = std::make_shared<Once>();
+  DataLoader loader(std::make_shared<Numbers>(4), {.sampler = sampler});
+  const auto positions = [&] {
+    std::vector<std::int64_t> all;
+    for (const Batch& b : loader) all.push_back(b.position);
+    return all;
+  };
+  CHECK_THROWS_AS((void)positions(), FileError);
+  CHECK(positions() == std::vector<std::int64_t>{0, 1, 2, 3});
+  loader.load_state({.epoch = 5, .batch = 2});
+  CHECK_THROWS_AS((void)positions(), FileError);
+  CHECK(positions() == std::vector<std::int64_t>{2, 3});
+  CHECK(sampler->epochs == std::vector<std::int64_t>{0, 0, 5, 5});
+}
+
 TEST_CASE("a second loop inside of the first is refused, and the first goes on") {
   for (const int workers : {0, 2}) {
     DataLoader loader(std::make_shared<Numbers>(6), {.batch_size = 2, .num_workers = workers});

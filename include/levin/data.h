@@ -407,6 +407,7 @@ class LEVIN_API DataLoader {
   struct Made {};  // so that DataLoader(nullptr) means a dataset
   DataLoader(Made, std::shared_ptr<Impl> impl);
   [[nodiscard]] std::unique_ptr<Pass> pass();
+  [[nodiscard]] std::unique_ptr<Pass> begin_pass();
   [[nodiscard]] Impl& impl() const;  // throws StateError for a loader that was moved from
   std::shared_ptr<Impl> impl_;
 };

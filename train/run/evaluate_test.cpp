@@ -2,11 +2,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <thread>
 
 #include "tests/warnings.h"
 #include "train/run/fixture_test.h"
@@ -290,6 +293,40 @@ TEST_CASE("results are a table with a line a metric and a column a loader; predi
   CHECK(trainer.predict(net, loader, {.return_predictions = false}).empty());
   CHECK(watches->seen == std::vector<double>{1, 2, 3});
   CHECK(trainer.predict(net, loader).at(0).size() == 3);
+}
+
+TEST_CASE("predictions come in the order of batches, though the loader hands batches out as they finish") {
+  struct Same : TrainModuleOf<Same> {
+    using TrainModuleOf::TrainModuleOf;
+    Tensor predict_step(const Batch& b, std::int64_t, std::int64_t) override { return b[0]; }
+    std::vector<std::int64_t> handed_out;
+    void on_predict_batch_start(const StepInfo& at) override { handed_out.push_back(at.batch->position); }
+  };
+  // The first sample that a worker takes waits for the four behind it, and the loop's own thread waits for the worker.
+  struct Late : data::Dataset {
+    const std::thread::id loop = std::this_thread::get_id();
+    mutable std::atomic<std::int64_t> late{-1}, others{0};
+    std::int64_t size() const override { return 6; }
+    data::Sample get(std::int64_t i, Generator&) const override {
+      const auto wait = [](const auto& over) {
+        for (int ms = 0; ms < 20'000 && !over(); ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      };
+      std::int64_t none = -1;
+      if (std::this_thread::get_id() == loop)
+        wait([&] { return late >= 0; });
+      else if (late.compare_exchange_strong(none, i))
+        wait([&] { return others >= 4; });
+      ++others;
+      return {tensor({static_cast<double>(i)}, Device::cpu())};
+    }
+  };
+  Same net(kOnCpu);
+  data::DataLoader loader(std::make_shared<Late>(), {.num_workers = 2, .in_order = false});
+  Trainer trainer(test::silent());
+  const Tensors found = trainer.predict(net, loader).at(0);
+  REQUIRE(found.size() == 6);
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].item() == static_cast<double>(i));
+  CHECK_FALSE(std::is_sorted(net.handed_out.begin(), net.handed_out.end()));
 }
 
 TEST_CASE("evaluate returns what validate returns: transfer hooks are called, and a batch weighs what log() gives it") {

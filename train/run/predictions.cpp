@@ -71,7 +71,9 @@ Tensors Predictions::by_rows(const std::vector<One>& all, std::int64_t batch_siz
 
 Tensors Predictions::of_all_ranks(Strategy& strategy, Device there) && {
   Tensors out;
-  if (const DataShare share = strategy.share(); share.replicas * share.shards == 1) {  // one reads all in order
+  const auto in_order = [](const One& a, const One& b) { return a.batch < b.batch; };
+  if (const DataShare share = strategy.share(); share.replicas * share.shards == 1) {  // one reads all
+    std::stable_sort(mine_.begin(), mine_.end(), in_order);                            // a loader without in_order
     for (One& one : mine_) out.push_back(std::move(one.value));
     return out;
   }
@@ -100,7 +102,7 @@ Tensors Predictions::of_all_ranks(Strategy& strategy, Device there) && {
   if (rows) {
     out = by_rows(all, batch_size_);
   } else {
-    std::stable_sort(all.begin(), all.end(), [](const One& a, const One& b) { return a.batch < b.batch; });
+    std::stable_sort(all.begin(), all.end(), in_order);
     for (One& one : all) out.push_back(std::move(one.value));
   }
   for (Tensor& t : out) t = t.to(there);
