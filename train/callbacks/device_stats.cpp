@@ -25,15 +25,17 @@ void DeviceStatsMonitor::log_stats(const char* hook) {
   if (options_.cpu && !there.is_cpu()) tell(Device::cpu());
 }
 
-BatchStart DeviceStatsMonitor::on_train_batch_start(const StepInfo& info) {
+// In a window of accumulation the record has what its last batch logs.
+BatchStart DeviceStatsMonitor::on_train_batch_start(const StepInfo&) {
   const std::int64_t every = trainer().options().log_every_n_steps;
-  if (every > 0 && (info.global_step + 1) % every == 0) log_stats("on_train_batch_start");
+  step_before_ = trainer().record_step();
+  if (every > 0 && (step_before_ + 1) % every == 0) log_stats("on_train_batch_start");
   return BatchStart::proceed;
 }
 
-void DeviceStatsMonitor::on_train_batch_end(const StepInfo& info) {
-  const std::int64_t every = trainer().options().log_every_n_steps;
-  if (every > 0 && info.global_step % every == 0) log_stats("on_train_batch_end");
+void DeviceStatsMonitor::on_train_batch_end(const StepInfo&) {
+  const std::int64_t every = trainer().options().log_every_n_steps, step = trainer().record_step();
+  if (every > 0 && step % every == 0 && step != step_before_) log_stats("on_train_batch_end");
 }
 
 }  // namespace levin

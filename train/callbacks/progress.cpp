@@ -116,6 +116,7 @@ struct ProgressBar::Drawing final : detail::BottomLine {
   std::int64_t fetched = -kRedrawNs;
   std::int64_t evaluated_at = 0;      // the end of the last batch of an evaluation, or its start
   std::string main_line, below_line;  // on the screen
+  std::int64_t recorded = 0;          // record_step() of the last line without a terminal, or of the epoch's start
   bool main_open = false;             // main_line is on the screen, without a line end
   bool below_open = false;            // likewise below_line
 
@@ -226,6 +227,7 @@ void ProgressBar::on_train_epoch_start() {
     total = total ? std::min(*total, left) : left;
   }
   d.start(d.main, printed("Epoch %lld", static_cast<long long>(t.current_epoch())), first, total);
+  d.recorded = t.record_step();
 }
 
 void ProgressBar::on_train_batch_end(const StepInfo& info) {
@@ -233,8 +235,9 @@ void ProgressBar::on_train_batch_end(const StepInfo& info) {
   if (!d.main || d.options.refresh_rate == 0) return;
   d.main->done = info.batch_idx + 1;
   if (!d.terminal) {
-    const std::int64_t every = trainer().options().log_every_n_steps;
-    if (every == 0 || info.global_step % every != 0) return;
+    const std::int64_t every = trainer().options().log_every_n_steps, step = trainer().record_step();
+    if (every == 0 || step % every != 0 || step == d.recorded) return;
+    d.recorded = step;
     const std::string metrics = shown(trainer().progress_metrics());
     const std::string of = d.main->total ? "/" + std::to_string(*d.main->total) : "";
     d.write(printed("epoch %lld: ", static_cast<long long>(info.epoch)) + std::to_string(d.main->done) + of +

@@ -211,6 +211,47 @@ TEST_CASE("without a terminal there is a line every log_every_n_steps and one an
   CHECK(contains(drawn.parts[2], "epoch 0 done: 4 steps in all, "));
 }
 
+TEST_CASE("without a terminal a window of accumulation has one line, and a manual batch of several steps one") {
+  TrainerOptions options = epochs(1);
+  options.log_every_n_steps = 2;
+  options.accumulate_grad_batches = 2;
+  const Drawn drawn = draw(8, options, 1, 0, {}, false);
+  REQUIRE(drawn.parts.size() == 3);
+  CHECK(drawn.parts[0].starts_with("epoch 0: 4/8 batches, "));
+  CHECK(drawn.parts[1].starts_with("epoch 0: 8/8 batches, "));
+  CHECK(drawn.parts[2].starts_with("epoch 0 done: 4 steps in all, "));
+
+  struct TwoSteps : TrainModuleOf<TwoSteps> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Linear a{*this, "a", {.in = 1, .out = 1}}, b{*this, "b", {.in = 1, .out = 1}};
+    [[nodiscard]] bool automatic_optimization() const override { return false; }
+    OptimizerConfig configure_optimizers() override {
+      OptimizerConfig config;
+      for (nn::Linear* half : {&a, &b})
+        config.optimizers.push_back(std::make_shared<optim::SGD>(half->parameters(), optim::SGDOptions{.lr = 0.1}));
+      return config;
+    }
+    StepOutput training_step(const Batch& batch, std::int64_t) override {
+      manual_backward(mean(a(batch[0]) + b(batch[0])));
+      for (OptimizerHandle& o : optimizers()) o.step();
+      return {};
+    }
+  };
+  Warnings quiet;
+  Drawn manual;
+  TrainerOptions by_hand = epochs(1);
+  by_hand.log_every_n_steps = 2;
+  by_hand.enable_progress_bar = true;
+  by_hand.enable_model_summary = false;
+  by_hand.callbacks.push_back(std::make_shared<ProgressBar>(manual.options(1, false)));
+  TwoSteps net({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader train = ramp(4);
+  Trainer(by_hand).fit(net, {.train = train});
+  REQUIRE(manual.parts.size() == 3);
+  CHECK(manual.parts[0].starts_with("epoch 0: 2/4 batches, "));
+  CHECK(manual.parts[1].starts_with("epoch 0: 4/4 batches, "));
+}
+
 TEST_CASE("evaluations outside of a fit have a bar that stays") {
   Drawn drawn;
   TrainerOptions options = silent();

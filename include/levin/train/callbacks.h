@@ -126,6 +126,7 @@ class LEVIN_API DeviceStatsMonitor : public Callback {
  private:
   void log_stats(const char* hook);
   DeviceStatsMonitorOptions options_;
+  std::int64_t step_before_ = 0;  // the batch
 };
 
 }  // namespace levin
