@@ -97,6 +97,7 @@ NamedTensors Optimizer::state_refs() const {
 struct Optimizer::Loading {
   Optimizer& optimizer;
   const NamedTensors& state;
+  using Names = std::array<const char*, kMaxState>;
   const std::string op = optimizer.name();
   std::vector<char> used = std::vector<char>(state.size(), 0);
   std::vector<Group> groups = optimizer.groups_;
@@ -131,12 +132,21 @@ struct Optimizer::Loading {
     const Tensor* const initial = find(group_key(g, "initial_lr"), DType::f64, {1});
     group.initial_lr = initial ? std::optional<double>(initial->item()) : std::nullopt;
     if (initial) check_not_negative(op, "the state's initial_lr", *group.initial_lr);
+    const std::size_t first = numbers.size();
     for (const auto& [key, place] : optimizer.numbers(g))
       numbers.emplace_back(place, number(key, "it was saved by another optimizer"));
-    const auto names = optimizer.state_names(g);
+    // The state's numbers decide which tensors it must hold: without a momentum SGD has none. A momentum that passed
+    // through 0 has left a buffer, which the present numbers name.
+    const auto exchange_own = [&] {
+      for (std::size_t i = first; i < numbers.size(); ++i) std::swap(*numbers[i].first, numbers[i].second);
+    };
+    const Names present = optimizer.state_names(g);
+    exchange_own();
+    const Names needed = optimizer.state_names(g);
+    exchange_own();
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ParamRef& p = group.parameters[i];
-      group.state[i] = state_of(g, p, names);
+      group.state[i] = state_of(g, p, needed, present);
       if (group.masters.empty() || !group.masters[i]) continue;
       const Tensor& master =
           get(p.name + ".master", DType::f32, p.value->shape(), "it was saved without use_master_weights()");
@@ -144,18 +154,19 @@ struct Optimizer::Loading {
     }
     group.steps = group.numbers = {};  // made again from the state at the next step
   }
-  State state_of(int group, const ParamRef& p, const std::array<const char*, kMaxState>& names) {
+  State state_of(int group, const ParamRef& p, const Names& needed, const Names& present) {
     State s;
     if (const Tensor* step = find(p.name + ".step", DType::i64, {1})) s.step = step->item<std::int64_t>();
     if (s.step < 0) fail<ConfigError>(op, ": state ", p.name, ".step is ", s.step, ", expected 0 or more");
-    for (std::size_t k = 0; k < names.size(); ++k) {
-      if (!names[k]) continue;
+    for (std::size_t k = 0; k < needed.size(); ++k) {
+      const char* const name = needed[k] ? needed[k] : present[k];
+      if (!name) continue;
       const auto shape = optimizer.state_shape(group, static_cast<int>(k), p.value->shape());
       if (!shape) continue;
-      const std::string key = p.name + "." + names[k];
+      const std::string key = p.name + "." + name;
       const DType dtype = Updates::state_dtype(p.value->dtype());
-      const Tensor* const t =
-          s.step > 0 ? &get(key, dtype, *shape, "it was saved by another optimizer") : find(key, dtype, *shape);
+      const Tensor* const t = needed[k] && s.step > 0 ? &get(key, dtype, *shape, "it was saved by another optimizer")
+                                                      : find(key, dtype, *shape);
       if (t) s.tensors[k] = copied(*t, p);
     }
     s.dtype = p.value->dtype();

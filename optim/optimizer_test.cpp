@@ -269,6 +269,30 @@ TEST_CASE("a momentum that passes through 0 keeps its buffer in the state") {
   CHECK_THROWS_AS(o.set_momentum(1, 0.5), IndexError);
 }
 
+TEST_CASE("a state with a momentum is loaded into an optimizer without one, and the reverse, as the state says") {
+  const auto trained = [](double momentum, const NamedTensors& state, int steps) {
+    Tensor p = start(DType::f64);
+    SGD o({{&p, "p", nullptr}}, {.lr = 0.1, .momentum = momentum});
+    if (!state.empty()) o.load_state_dict(state);
+    for (int t = 0; t < steps; ++t) {
+      set_gradient(p, t);
+      o.step();
+    }
+    return std::pair(p.to_vector<double>(), o.state_dict());
+  };
+  for (const double momentum : {0.0, 0.9}) {
+    const NamedTensors state = trained(momentum, {}, 2).second;
+    CHECK(trained(0.9 - momentum, state, 3).first == trained(momentum, state, 3).first);
+  }
+  // A momentum that passed through 0.
+  Tensor p = start(DType::f64);
+  SGD through({{&p, "p", nullptr}}, {.lr = 0.1, .momentum = 0.9});
+  set_gradient(p, 0);
+  through.step();
+  through.set_momentum(0, 0);
+  CHECK(trained(0.9, through.state_dict(), 0).second.size() == through.state_dict().size());
+}
+
 TEST_CASE("groups keep their own numbers") {
   Tensor a = start(DType::f64), b = start(DType::f64);
   SGD o({{&a, "a", nullptr}}, {.lr = 0.1});

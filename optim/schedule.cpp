@@ -54,10 +54,17 @@ NamedTensors Scheduler::state_dict() const {
 }
 
 void Scheduler::load_state_dict(const NamedTensors& state) {
+  const NamedTensors own = state_dict();
+  for (const auto& [name, value] : state) {
+    if (std::ranges::none_of(own, [&](const auto& e) { return e.first == name; }))
+      fail<ConfigError>("scheduler: state ", name, " is unknown here; it was saved by another schedule");
+  }
   const auto t = state_value("scheduler", state, "t").item<std::int64_t>();
   const std::vector<double> base = state_value("scheduler", state, "base").to_vector<double>();
   if (base.size() != base_.size())
     fail<ConfigError>("scheduler: state has ", base.size(), " groups, expected ", base_.size());
+  if (t < 0) fail<ConfigError>("scheduler: state t is ", t, ", expected 0 or more");
+  for (const double lr : base) check_not_negative("scheduler", "the state's base", lr);
   t_ = t;
   base_ = base;
 }
@@ -247,8 +254,8 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, OneCycleOptions options) : Schedule
   if (options.cycle_momentum && !optimizer.momentum(0)) {
     fail<ConfigError>("one_cycle_lr: ", optimizer.name(), " has no momentum to cycle; set cycle_momentum = false");
   }
-  apply();
   apply_momentum();
+  apply();
 }
 double OneCycleLR::between(double start, double peak, double middle, double end, std::int64_t t) const {
   // Phases whose borders are PyTorch's: pct_start * total - 1, 2 pct_start * total - 2 with three, and total - 1.

@@ -256,6 +256,14 @@ TEST_CASE("a schedule resumes where it was, and refuses wrong options and states
   b.step();
   CHECK(a.last_lr() == b.last_lr());
   CHECK_THROWS_AS(b.load_state_dict({}), ConfigError);
+  const ReduceLROnPlateau plateau(f.optimizer, {});
+  CHECK_THROWS_WITH_AS(b.load_state_dict(plateau.state_dict()), doctest::Contains("best is unknown here"), ConfigError);
+  const auto with = [](std::int64_t t, double base) {
+    return NamedTensors{{"t", tensor({t}, Device::cpu())}, {"base", tensor({base}, Device::cpu())}};
+  };
+  for (const NamedTensors& state : {with(-1, 0.5), with(1, -0.5), with(1, std::nan(""))})
+    CHECK_THROWS_AS(b.load_state_dict(state), ConfigError);
+  CHECK(a.last_lr() == b.last_lr());
   CHECK_THROWS_AS(StepLR(f.optimizer, 0), ConfigError);
   CHECK_THROWS_AS(ReduceLROnPlateau(f.optimizer, {.factor = 1}), ConfigError);
   CHECK_THROWS_AS(SequentialLR(f.optimizer, {}, {}), ConfigError);
