@@ -16,8 +16,8 @@ Tensor Dropout::operator()(const Tensor& x) const {
   return Call(*this, x).gives(is_training() && options.p > 0 ? dropout(x, options.p, generator_) : x);
 }
 
-FeatureDropout::FeatureDropout(Module& parent, std::string_view name, Options given)
-    : Module(parent, name), options(checked(given)), generator_(*this, "generator") {}
+FeatureDropout::FeatureDropout(Module& parent, std::string_view name, Options given, std::string_view layer)
+    : Module(parent, name), options(checked(given, layer)), generator_(*this, "generator") {}
 
 Tensor FeatureDropout::drop(const Tensor& x, const char* layer, int rank, const char* shape) const {
   const Call call(*this, x);

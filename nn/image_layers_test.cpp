@@ -360,9 +360,9 @@ TEST_CASE("image layers refuse an x of another rank, and name it") {
 }
 
 template <class T, class O>
-void refuse_options(const O& options) {
+void refuse_options(const O& options, const char* message = "") {
   Root root;
-  CHECK_THROWS_AS(T(root, "m", options), ConfigError);
+  CHECK_THROWS_WITH_AS(T(root, "m", options), doctest::Contains(message), ConfigError);
   CHECK(root.children().empty());
 }
 
@@ -401,7 +401,7 @@ TEST_CASE("image layers refuse options outside their range when they are made") 
   refuse_options<nn::AdaptiveMaxPool3d>(nn::AdaptivePool3dOptions{.output = {1, -1, 1}});
   for (const double bad : {nan, 0.0, -2.0}) refuse_options<nn::LPPool2d>(nn::LPPool2dOptions{.p = bad});
   for (const double bad : {nan, -0.5, 1.5}) {
-    refuse_options<nn::Dropout2d>(nn::DropoutOptions{.p = bad});
+    refuse_options<nn::Dropout2d>(nn::DropoutOptions{.p = bad}, "Dropout2d: p is");
     refuse_options<nn::AlphaDropout>(nn::DropoutOptions{.p = bad});
     refuse_options<nn::InstanceNorm3d>(nn::InstanceNormOptions{.features = 2, .eps = bad > 1 ? -1 : bad});
   }

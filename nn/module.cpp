@@ -218,7 +218,7 @@ void Module::train(bool on) {
 void Module::zero_grad() {
   visit([](const std::string&, Module& m) {
     for (const Slot& s : m.parameters_) {
-      if (s.value->requires_grad()) s.value->set_grad({});
+      if (has_grad(*s.value)) s.value->set_grad({});  // a frozen parameter may have one
     }
   });
 }

@@ -258,8 +258,10 @@ TEST_CASE("to(dtype) converts values, gradients and floating buffers in place; h
   CHECK_THROWS_AS(net.to(DType::i32), DTypeError);
   CHECK(net.parameter_count().trainable == 9);
   CHECK(net.parameter_count().frozen == 6);
+  handles[0].value->requires_grad_(false);
   net.zero_grad();
-  CHECK(!handles[0].value->grad().defined());
+  handles[0].value->requires_grad_();
+  CHECK(!handles[0].value->grad().defined());  // of a parameter that was frozen, too
 }
 
 TEST_CASE("buffers, saved or not, are no parameters: an optimizer does not see them") {

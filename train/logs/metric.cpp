@@ -102,7 +102,7 @@ void MaxMetric::update(const Tensor& values) {
   copy_(most_, maximum(most_, now));
   set_batch_value(now);
 }
-Tensor MaxMetric::compute() const { return most_.detach(); }
+Tensor MaxMetric::compute() const { return most_.detach().clone(); }
 
 MinMetric::MinMetric(nn::Module& parent, std::string_view name)
     : Metric(parent, name), least_(add_state("least", kInfinity, {}, Across::min)) {}
@@ -115,6 +115,6 @@ void MinMetric::update(const Tensor& values) {
   copy_(least_, minimum(least_, now));
   set_batch_value(now);
 }
-Tensor MinMetric::compute() const { return least_.detach(); }
+Tensor MinMetric::compute() const { return least_.detach().clone(); }
 
 }  // namespace levin

@@ -102,7 +102,11 @@ TEST_CASE("the greatest and the least of all elements") {
   CHECK(most.compute().item() == 3);
   CHECK(least.compute().item() == -1);
   CHECK(most.batch_value().item() == 2);
+  const Tensor greatest = most.compute(), smallest = least.compute();
   most.reset();
+  least.reset();
+  CHECK(greatest.item() == 3);  // a result is no part of the metric
+  CHECK(smallest.item() == -1);
   CHECK(most.compute().item() == -std::numeric_limits<double>::infinity());
 }
 

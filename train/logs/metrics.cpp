@@ -68,7 +68,7 @@ void ConfusionMatrix::update(const Tensor& scores, const Tensor& classes) {
   add_(counts_, now);
   set_batch_value(value_of(now));
 }
-Tensor ConfusionMatrix::matrix() const { return counts_.detach(); }
+Tensor ConfusionMatrix::matrix() const { return counts_.detach().clone(); }
 Tensor ConfusionMatrix::compute() const {
   const NoGrad off;
   return value_of(counts_);
@@ -139,8 +139,9 @@ void ScoreMetric::update(const Tensor& scores, const Tensor& classes) {
   keep_f64();
   const auto bins = static_cast<double>(bins_);
   const Tensor bin = clamp(floor(as_f64(scores) * bins), 0, bins - 1).to(DType::i64);
-  // A class other than 0 and 1 is no index: scatter_add throws IndexError.
-  const Tensor now = reshape(counted(bin + classes.to(DType::i64) * bins_, 2 * bins_), {std::int64_t{2}, bins_});
+  // A class other than 0 and 1 is no index: scatter_add throws IndexError. No multiple of bins_ overflows.
+  const Tensor row = clamp(classes.to(DType::i64), -1, 2);
+  const Tensor now = reshape(counted(bin + row * bins_, 2 * bins_), {std::int64_t{2}, bins_});
   add_(counts_, now);
   set_batch_value(value_of(select(now, 0, 1), select(now, 0, 0)));
 }

@@ -142,7 +142,8 @@ TEST_CASE("scores beyond 0 and 1 count as these, and samples of one class have n
   CHECK(std::isnan(m.compute().item()));
   m.update(row<double>({-1}), classes({0}).to(DType::b8));
   CHECK(m.compute().item() == 1);
-  CHECK_THROWS_AS(m.update(row<double>({0.5}), classes({2})), IndexError);
+  for (const std::int64_t label : {std::int64_t{2}, std::int64_t{-1}, std::int64_t{1} << 60})
+    CHECK_THROWS_AS(m.update(row<double>({0.5}), classes({label})), IndexError);
   CHECK_THROWS_WITH_AS(m.update(classes({0}), classes({0})), doctest::Contains("AUROC: scores are"),
                        ShapeError);  // the metric that the user has
 }

@@ -297,7 +297,7 @@ class LEVIN_API FeatureDropout : public Module {
   const Options options;
 
  protected:
-  FeatureDropout(Module& parent, std::string_view name, Options options);
+  FeatureDropout(Module& parent, std::string_view name, Options options, std::string_view layer);
   [[nodiscard]] Tensor drop(const Tensor& x, const char* layer, int rank, const char* shape) const;
 
  private:
@@ -306,19 +306,22 @@ class LEVIN_API FeatureDropout : public Module {
 // Of x [N, C, L].
 class LEVIN_API Dropout1d : public FeatureDropout {
  public:
-  Dropout1d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
+  Dropout1d(Module& parent, std::string_view name, Options options = {})
+      : FeatureDropout(parent, name, options, "Dropout1d") {}
   Tensor operator()(const Tensor& x) const;
 };
 // Of x [N, C, H, W].
 class LEVIN_API Dropout2d : public FeatureDropout {
  public:
-  Dropout2d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
+  Dropout2d(Module& parent, std::string_view name, Options options = {})
+      : FeatureDropout(parent, name, options, "Dropout2d") {}
   Tensor operator()(const Tensor& x) const;
 };
 // Of x [N, C, D, H, W].
 class LEVIN_API Dropout3d : public FeatureDropout {
  public:
-  Dropout3d(Module& parent, std::string_view name, Options options = {}) : FeatureDropout(parent, name, options) {}
+  Dropout3d(Module& parent, std::string_view name, Options options = {})
+      : FeatureDropout(parent, name, options, "Dropout3d") {}
   Tensor operator()(const Tensor& x) const;
 };
 // alpha_dropout in training, x itself in evaluation.
