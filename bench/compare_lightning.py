@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Levin's trainer and PyTorch Lightning's side by side: the same training on the same machine in the same run.
 
-    python3 bench/compare_lightning.py --levin build/release --data MNIST_DIR [--rounds 5] [--epochs 2] [--threads 2]
-                                       [--out FILE]
+    python3 bench/compare_lightning.py --levin build/release --data MNIST_DIR [--rounds 5] [--epochs 2] [--batches N]
+                                       [--threads 2] [--out FILE]
 
 Needs torch, lightning, tensorboard and numpy; Levin's side needs bench/bench_trainer and examples/mnist, built. Rounds
 alternate (Levin, Lightning, Levin, ...), so that a machine that slows down slows both.
@@ -13,7 +13,8 @@ optimizer, in microseconds. The steps between a warm-up and the epoch's last one
 
 Training: MNIST, one row per model, precision and techniques; seconds of fit() per epoch, with its validation, and
 training samples per second. Lightning runs at its best: images normalised beforehand as one tensor in memory, a batch
-from one index operation, PyTorch's fused AdamW wherever Lightning accepts it.
+from one index operation, PyTorch's fused AdamW wherever Lightning accepts it. --batches shortens an epoch's training
+where one takes minutes: PyTorch computes convolutions in bf16 at a batch a second on a CPU without AVX-512.
 """
 import argparse, datetime, gzip, json, logging, os, platform, statistics, struct, subprocess, sys, tempfile, time
 import warnings
@@ -176,28 +177,29 @@ ROWS = [
 ]
 
 
-def lightning_training(row, data, epochs, folder):
+def lightning_training(row, data, epochs, batches, folder):
     images, labels = data
     kept = len(labels) - (len(labels) // 12 if row.validates else 0)
     train = loader((images[:kept], labels[:kept]), 128, True)
     val = loader((images[kept:], labels[kept:]), 128, False) if row.validates else None
     window = row.options.get("accumulate_grad_batches", 1)
-    steps = epochs * -(-len(train) // window)
+    steps = epochs * -(-min(len(train), batches or len(train)) // window)
     # Lightning refuses a fused optimizer together with clipping.
     net = Classifier(row.model, steps, fused="gradient_clip_val" not in row.options)
     trainer = L.Trainer(max_epochs=epochs, accelerator="cpu", default_root_dir=folder, logger=CSVLogger(folder),
-                        callbacks=row.callbacks(), **row.options)
+                        limit_train_batches=batches, callbacks=row.callbacks(), **row.options)
     begin = time.perf_counter()
     trainer.fit(net, train, val)
     seconds = time.perf_counter() - begin
     return seconds / trainer.current_epoch, net.samples / seconds
 
 
-def levin_training(row, build, data, epochs, threads, folder):
+def levin_training(row, build, data, epochs, batches, threads, folder):
     out = os.path.join(folder, "mnist.json")
+    limit = [] if batches is None else ["--limit-train-batches", str(batches)]
     subprocess.run([os.path.join(build, "examples/mnist"), "--data", data, "--model", row.model, "--epochs",
                     str(epochs), "--threads", str(threads), "--device", "cpu", "--out", os.path.join(folder, "levin"),
-                    "--json", out] + row.flags,
+                    "--json", out] + limit + row.flags,
                    check=True, capture_output=True)
     found = json.load(open(out))
     return found["train_seconds"] / found["epochs"], found["samples_per_second"]
@@ -215,6 +217,7 @@ def main():
     parser.add_argument("--data", required=True, help="folder of MNIST's files")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batches", type=int, help="training batches of an epoch (default: all of them)")
     parser.add_argument("--steps", type=int, default=3000, help="timed steps of the overhead")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--skip-training", action="store_true")
@@ -233,9 +236,9 @@ def main():
                     overhead[who][kind].append(us)
                 overhead[who]["hand"] += hand
             for row in ROWS if data else []:
-                trained[row.name]["levin"].append(levin_training(row, args.levin, args.data, args.epochs, args.threads,
-                                                                 folder))
-                trained[row.name]["lightning"].append(lightning_training(row, data, args.epochs, folder))
+                trained[row.name]["levin"].append(levin_training(row, args.levin, args.data, args.epochs, args.batches,
+                                                                 args.threads, folder))
+                trained[row.name]["lightning"].append(lightning_training(row, data, args.epochs, args.batches, folder))
 
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
@@ -256,7 +259,8 @@ def main():
         lines.append(f"| {words} | {spread(a, us)} | {spread(b, us)} | {ratio:.1f} |" if statistics.median(a) > 0
                      else f"| {words} | {spread(a, us)} | {spread(b, us)} | |")
     if data:
-        lines += ["", f"## MNIST, {args.epochs} epochs, batches of 128", "",
+        epoch = "" if args.batches is None else f" of {args.batches} training batches"
+        lines += ["", f"## MNIST, epochs: {args.epochs}{epoch}, batches of 128", "",
                   "| training | Levin s an epoch | Lightning s an epoch | Levin samples/s | Lightning samples/s "
                   "| ratio of time |",
                   "|---|---:|---:|---:|---:|---|"]
