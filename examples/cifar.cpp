@@ -24,7 +24,8 @@ cifar::Settings parse(int argc, char** argv) {
   std::string augment = "crop,flip,cutout";
   Flags flags("cifar", "Trains a classifier of small pictures in color.");
   flags.add("--augment", augment);
-  parse_classifier_flags(flags, s, {"resnet8", "resnet20"}, argc, argv);
+  parse_classifier_flags(flags, s, {"resnet8", "resnet20"}, argc, argv,
+                         "a folder of CIFAR-10's binary files (default: $LEVIN_DATA/cifar10, generated patterns)");
   if (s.swa > 0 && !flags.given("--ema")) s.ema = 0;
   const std::map<std::string, bool*> known = {
       {"crop", &s.crop}, {"flip", &s.flip}, {"cutout", &s.cutout}, {"mixup", &s.mixup}};

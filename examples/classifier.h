@@ -25,15 +25,17 @@ struct ClassifierSettings : TrainingSettings {
 
 // ---- Flags
 
-// Adds all flags but the program's own, parses, and refuses bad combinations before any work.
+// Adds all flags but the program's own, parses, and refuses bad combinations before any work. `data`: the help of
+// --data; empty: the vocabulary's.
 inline void parse_classifier_flags(Flags& flags, ClassifierSettings& s, const std::vector<std::string>& models,
-                                   int argc, const char* const* argv) {
+                                   int argc, const char* const* argv, const std::string& data = {}) {
   flags.add("--model", s.model)->check(CLI::IsMember(models));
   flags.add("--optimizer", s.optimizer)->check(CLI::IsMember({"adamw", "adam", "sgd"}));
   flags.add("--scheduler", s.scheduler)->check(CLI::IsMember({"onecycle", "cosine", "constant"}));
   add_training_flags(flags, s, {.monitors = {"val_loss", "val_accuracy", "train_loss"}, .validation = true});
   flags.add_switch("--find-lr", s.find_lr);
   flags.add("--find-batch-size", s.find_batch_size)->check(CLI::IsMember({"power", "binsearch"}));
+  flags.describe("--data", "", data);
   flags.parse(argc, argv);
   const char* const asks[] = {"--limit-val-batches", "--val-check-interval", "--check-val-every-n-epoch",
                               "--overfit-batches"};

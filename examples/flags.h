@@ -53,7 +53,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--early-stop", "METRIC", "stop when it no longer improves: val_loss, val_accuracy or train_loss"},
     {"--val-check-interval", "X", "batches between validations"},
     {"--check-val-every-n-epoch", "N", "epochs between validations"},
-    {"--fast-dev-run", "N", "N batches of everything, and no files"},
+    {"--fast-dev-run", "N", "N batches of everything and no files; 1 where N is left out, off without the flag"},
     {"--overfit-batches", "X", "train and validate on the same few batches"},
     {"--find-lr", "", "search a learning rate first"},
     {"--find-batch-size", "NAME", "search a batch size first: power or binsearch"},
@@ -65,7 +65,6 @@ inline constexpr FlagText kVocabulary[] = {
     {"--augment", "LIST", "changes of training pictures: crop, flip, cutout, mixup; or none"},
     // Machine
     {"--device", "NAME", "auto, cpu, cuda, cuda:I, simt"},
-    {"--accelerator", "NAME", "auto, cpu, cuda"},
     {"--devices", "LIST", "how many, or which"},
     {"--nodes", "N", "machines"},
     {"--strategy", "NAME", "how a step spans devices"},
@@ -84,7 +83,6 @@ inline constexpr FlagText kVocabulary[] = {
     {"--command", "TEXT", "the program that the script starts"},
     {"--precision", "NAME", "32-true, bf16-mixed, 16-mixed, bf16-true, 16-true, 16-o2 or 64-true"},
     {"--capture", "NAME", "record the step and replay it: step, off, or auto (step on cuda)"},
-    {"--deterministic", "NAME", "on, off or warn"},
     {"--threads", "N", "CPU threads; 0: all cores"},
     // Results
     {"--out", "DIR", "where result files go; none without it"},

@@ -55,7 +55,7 @@ Settings parse(int argc, char** argv) {
 int run(Settings s) {
   const Device device = use_machine(s);
   make_output_folder(out_folder(s));
-  join_processes(s, device);
+  join_processes(s);
   return s.task == "node" ? gnn_program::node_program(s, device) : gnn_program::graph_program(s, device);
 }
 

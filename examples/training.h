@@ -87,6 +87,10 @@ inline std::vector<Device> cpu_devices(const MachineSettings& s) {
   return all;
 }
 
+inline const char* accelerator_of(Device device) {
+  return device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda" : "simt";
+}
+
 // `replica`: makes a module for dp.
 inline void set_machine_options(TrainerOptions& options, const MachineSettings& s,
                                 Function<std::unique_ptr<TrainModule>(const nn::Options&)> replica = {}) {
@@ -98,6 +102,9 @@ inline void set_machine_options(TrainerOptions& options, const MachineSettings& 
   else if (!s.strategy.empty())
     options.strategy = s.strategy;
   const bool one_process = (is_pipeline(s) && s.strategy != "rpc_sequential") || is_split_batch(s);
+  // The ranks of processes have devices of the kind that --device names.
+  if (!one_process && (!s.devices.empty() || s.nodes > 1 || s.virtual_ranks > 0 || !s.strategy.empty()))
+    options.accelerator = accelerator_of(examples::device(s.device));
   const std::vector<Device> cpus = one_process ? cpu_devices(s) : std::vector<Device>();
   if (!s.devices.empty() && cpus.empty()) options.devices = s.devices;
   const PipelineOptions stages{
@@ -118,9 +125,8 @@ inline void set_machine_options(TrainerOptions& options, const MachineSettings& 
 // Starts or joins the processes that the flags ask for before anything is trained, for programs that share data or
 // train several times. Ranks above 0 write nothing to stdout from then on. Does nothing where the flags ask for one
 // process.
-inline void join_processes(MachineSettings& s, Device device) {
+inline void join_processes(MachineSettings& s) {
   TrainerOptions options;
-  if (device.is_cpu()) options.accelerator = "cpu";
   set_machine_options(options, s);
   const bool several = options.num_nodes.value() > 1 || options.devices.count().value_or(1) > 1;
   if (!several && (s.strategy.empty() || s.strategy == "auto")) return;

@@ -7,9 +7,11 @@
 // Parameters are floats of one dtype on one device and broadcast: their common shape is the distribution's. A sample
 // has `shape` in front of it. rsample is differentiable in the parameters, sample has no gradient; both move the
 // generator on as rand does, and give the same numbers on every device. Values of log_prob broadcast with the
-// parameters; outside of the support it is -inf (PyTorch throws). Parameters are not examined, because that would wait
-// for the device: a scale below 0 gives NaN. Everything is made of public ops, so derivatives have every order, except
-// those of samples in a concentration or df, which have the first.
+// parameters. Where the support is an interval, log_prob is -inf outside of it (PyTorch throws). Geometric's and
+// Dirichlet's is -inf below 0, and they examine nothing else; Bernoulli and OneHotCategorical examine nothing;
+// Categorical throws IndexError. Parameters are not examined, because that would wait for the device: a scale below 0
+// gives NaN. Everything is made of public ops, so derivatives have every order, except those of samples in a
+// concentration or df, which have the first.
 #pragma once
 
 #include "levin/generator.h"

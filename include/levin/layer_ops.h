@@ -187,8 +187,9 @@ struct MaxUnpoolOptions3d {  // as MaxUnpoolOptions, along depth, height and wid
 [[nodiscard]] LEVIN_API Tensor max_unpool3d(const Tensor& x, const Tensor& indices, const MaxUnpoolOptions3d& options);
 
 // (sum of x^p)^(1/p) over each window; p in (0, inf). A window that ceil_mode cut off has the mean of the x^p that it
-// sees, times the elements of the kernel, in place of the sum. NaN where the sum is negative; the derivative is 0 where
-// the sum is 0. Computes 16-bit numbers in f32. Throws ConfigError for another p, a padding or a dilation.
+// sees, times the elements of the kernel, in place of the sum. NaN where the sum is negative, except for p = 1; the
+// derivative is 0 where the sum is 0. Computes 16-bit numbers in f32. Throws ConfigError for another p, a padding or a
+// dilation.
 [[nodiscard]] LEVIN_API Tensor lp_pool2d(const Tensor& x, double p, const PoolOptions& options);
 
 // ---- Pixels and channels change places; copies of every dtype.

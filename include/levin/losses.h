@@ -92,7 +92,8 @@ struct CtcOptions {
 enum class KlReduction : std::uint8_t { none, mean, sum, batchmean };
 enum class LogTarget : bool { no, yes };
 
-// target (log(target) - x) for x in log space, 0 where target is 0; shapes are equal.
+// target (log(target) - x) for x in log space; shapes are equal. Where target is 0 it is 0 for a finite x and NaN for
+// an infinite one. With LogTarget::yes a target of -inf gives NaN.
 [[nodiscard]] LEVIN_API Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction = KlReduction::mean,
                                       LogTarget log_target = LogTarget::no);
 

@@ -9,8 +9,8 @@
 
 namespace levin::kernels {
 
-// One launch for 400 copies between addresses that are multiples of 16, which move 16 bytes at a time; the others get
-// launches of their own.
+// One launch for SlotTable::kMost copies between addresses that are multiples of 16, which move 16 bytes at a time; the
+// others get launches of their own.
 void copy_on_device(const Gpu& on, std::span<const Copy> copies);
 
 // to = *decay to + (1 - *decay) from, in To's arithmetic (float for 16 bits), rounded once. From is To, or of 16 bits

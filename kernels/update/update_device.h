@@ -8,12 +8,12 @@
 
 namespace levin::kernels {
 
-// Enqueues one update of every slot, a launch for 400 slots at a time, and counts the steps up.
-// Slots and `numbers` {lr, momentum or beta1} lie on the device; the rule's own lr and momentum are not read. Where
-// *found_inf, on the device too, is not 0, nothing changes; null is as 0. A gradient is multiplied by factors[0], then
-// by factors[1], as it is read, and is rounded after each product as if it were written (16 bits: once, so factors[0]
-// is 1 for them); null is as {1, 1}. R is one of
-// the rules of update.cuh, T float, double, f16 or bf16; a Slot<float> with `half` has a gradient of that type.
+// Enqueues one update of every slot, a launch for SlotTable::kMost slots (update_device.cuh) at a time, and counts the
+// steps up. Slots and `numbers` {lr, momentum or beta1} lie on the device; the rule's own lr and momentum are not read.
+// Where *found_inf, on the device too, is not 0, nothing changes; null is as 0. A gradient is multiplied by factors[0],
+// then by factors[1], as it is read, and is rounded after each product as if it were written (16 bits: once, so
+// factors[0] is 1 for them); null is as {1, 1}. R is one of the rules of update.cuh, T float, double, f16 or bf16; a
+// Slot<float> with `half` has a gradient of that type.
 template <class R, class T>
 void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers,
                       const float* found_inf = nullptr, const double* factors = nullptr);

@@ -21,9 +21,9 @@ namespace levin::data {
 // How a named store is shared.
 struct SharedStoreOptions {
   double timeout = 60;  // seconds to wait for the process that makes the store
-  // The opening of this number since the store was made removes the name, so that nothing stays behind. Openings count,
-  // not processes: one that opens twice, or again after a crash, counts twice, and the process that then comes too late
-  // makes a store of its own. 0: the name stays until SharedStore::remove.
+  // How many processes open the store. The last of so many openings removes the name, so that nothing stays after the
+  // processes. Openings count: a process that opens the store twice, or again after a crash, counts twice. A process
+  // that opens the name after its removal makes a store of its own. 0: the name stays until SharedStore::remove.
   int processes = 0;
 };
 
@@ -45,8 +45,8 @@ class LEVIN_API SharedStore {
   // system refuses; errors of make() as they are, and the next process makes the store.
   [[nodiscard]] static SharedStore open_or_create(const std::string& name, const Function<Tensors()>& make,
                                                   SharedStoreOptions options = {});
-  // The store behind the handle of a parent. Takes the descriptor. Throws FormatError where it is none, FileError for
-  // a descriptor that is not open.
+  // The store behind the handle of a parent. Takes the descriptor. Throws FormatError for a descriptor of
+  // anything but a store, FileError for a descriptor that is not open.
   [[nodiscard]] static SharedStore attach(int handle);
   // Removes a name; processes that opened the store keep it. False where there is none.
   static bool remove(const std::string& name);

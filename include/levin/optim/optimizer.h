@@ -139,8 +139,9 @@ class LEVIN_API Optimizer {
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
   void set_lr(int group, double lr);  // throws ConfigError below 0
-  // SGD's and RMSprop's momentum, beta1 of Adam and its kin, which one-cycle schedules move. Empty for others. Setting
-  // it throws ConfigError for others and out of range; both throw IndexError for an unknown group, as lr does.
+  // What one-cycle schedules move: the momentum of SGD, RMSprop and Muon, beta1 of Adam, AdamW, NAdam, RAdam, Adamax,
+  // SparseAdam, LAMB and Lion. Empty for others. Setting it throws ConfigError for others and out of range; both throw
+  // IndexError for an unknown group, as lr does.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
   [[nodiscard]] std::optional<double> weight_decay(int group) const;  // empty where there is none

@@ -38,7 +38,7 @@ namespace levin {
 
 // How an average takes the n + 1st value, n >= 1: swa_avg(), ema_avg(decay), or a function of one tensor,
 // (average, value, n) -> new average, on the average's device and in its dtype. The first two update all tensors in one
-// pass, on a device one launch for up to 400 of them.
+// pass, on a device one launch for up to 384 of them.
 class LEVIN_API AvgFn {
  public:
   AvgFn() = default;  // swa_avg()

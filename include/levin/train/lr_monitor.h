@@ -20,7 +20,7 @@ enum class LoggingInterval : std::uint8_t { none, step, epoch };
 
 struct LearningRateMonitorOptions {
   LoggingInterval logging_interval = LoggingInterval::none;
-  bool log_momentum = false;      // also SGD's and RMSprop's momentum, Adam's beta1; other optimizers have none
+  bool log_momentum = false;      // also the momentum of optimizers that have one: Optimizer::momentum
   bool log_weight_decay = false;  // also the weight decay of optimizers that have one
 };
 

@@ -177,7 +177,8 @@ struct TrainerOptions {
   // early stopping or max_time, never a limit. ConfigError for a minimum above its maximum.
 
   // N batches of training, validation, test and prediction each, one epoch, without loggers, checkpoints, sanity check
-  // and stops: to see that a program runs. Replaces the limits below and the intervals of validation. 0: off.
+  // and stops: to see that a program runs. Replaces the intervals of validation and the limits below, except for those
+  // that overfit_batches sets. 0: off.
   int fast_dev_run = 0;
   std::optional<std::int64_t> max_epochs{};  // unset: 1000, or no limit if max_steps, max_time or a Timer is there
   std::optional<std::int64_t> min_epochs{};  // unset: 0, or 1 if min_steps is above 0
@@ -302,9 +303,9 @@ struct TrainerOptions {
   // grad_scaler and plugins, which have no text. Warns of an unknown name (W-TRAIN-ENV).
   [[nodiscard]] static TrainerOptions from_env(TrainerOptions options);
   // Reads a trainer's flags as text, older spellings among them, each with a deprecation warning (W-TRAIN-LEGACY-NAME):
-  // gpus, tpu_cores, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins = "pipe", and accelerator = "ddp".
-  // Throws ConfigError for an unknown name, for a value that the option does not have, and for what Levin does not
-  // have.
+  // gpus, tpu_cores, xla_dist, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins = "pipe", and
+  // accelerator = "ddp". Throws ConfigError for an unknown name, for a value that the option does not have, and for
+  // what Levin does not have.
   [[nodiscard]] static TrainerOptions from_legacy(const Metadata& flags);
 };
 
