@@ -28,7 +28,10 @@ std::vector<ParamGroup> OptimizerHandle::param_groups() const {
                    .weight_decay = optimizer_->weight_decay(g)});
   return all;
 }
-void OptimizerHandle::zero_grad(optim::SetToNone set_to_none) { optimizer_->zero_grad(set_to_none); }
+void OptimizerHandle::zero_grad(optim::SetToNone set_to_none) {
+  optimizer_->zero_grad(set_to_none);
+  Trainer::Run::of(*trainer_).optimizers.forget_gradients(*optimizer_);
+}
 
 struct ToggledModel::State {
   Trainer::Run* run;

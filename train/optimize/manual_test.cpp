@@ -56,6 +56,16 @@ struct ByHand : TrainModuleOf<ByHand> {
   }
 };
 
+// The loss scale that a checkpoint holds.
+float scale_of(Trainer& trainer) {
+  const TemporaryFolder folder;
+  trainer.save_checkpoint(folder / "scale.safetensors");
+  for (const auto& [name, value] : load_safetensors(folder / "scale.safetensors").tensors) {
+    if (name == "levin.precision.scale") return value.item<float>();
+  }
+  return 0;
+}
+
 struct ManualCut : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -171,7 +181,7 @@ TEST_CASE("clip_gradients of a manual step sees true gradients where weights hav
 TEST_CASE("two optimizers of one backward pass step under one loss scale, whenever their gradients are clipped") {
   struct Outcome {
     std::vector<float> a, b;
-    double skipped = 0;
+    double skipped = 0, scale = 0;
     bool operator==(const Outcome&) const = default;
   };
   const auto train = [](std::int64_t growth_interval, double scale, std::optional<double> clip, bool clips_first) {
@@ -187,7 +197,8 @@ TEST_CASE("two optimizers of one backward pass step under one loss scale, whenev
     trainer.fit(module, {.train = data});
     CHECK(trainer.global_step() == 8);
     const auto values = [](const nn::Linear& half) { return half.weight.to(DType::f32).to_vector<float>(); };
-    Outcome outcome{values(module.a), values(module.b), -1};
+    Outcome outcome{values(module.a), values(module.b), -1, scale_of(trainer)};
+    CHECK(trainer.skipped_steps() == (scale > 1e6 ? 8 : 0));
     for (const auto& [name, value] : trainer.callback_metrics()) {
       if (name == "amp/skipped_steps") outcome.skipped = value;
     }
@@ -195,17 +206,83 @@ TEST_CASE("two optimizers of one backward pass step under one loss scale, whenev
   };
   const Outcome plain = train(1000, 16, {}, false);
   CHECK(plain.skipped == 0);
-  CHECK(train(1, 16, {}, false) == plain);  // the scale doubles after each batch
+  CHECK(plain.scale == 16);
+  Outcome doubled = train(1, 16, {}, false);
+  CHECK(doubled.scale == 256);  // after 4 batches
+  doubled.scale = plain.scale;
+  CHECK(doubled == plain);
   for (const double clip : {1e-4, 1e4}) {
     const Outcome in_turn = train(1000, 16, clip, false);
     CHECK((in_turn == plain) == (clip == 1e4));
     CHECK(train(1000, 16, clip, true) == in_turn);
-    CHECK(train(1, 16, clip, true) == in_turn);
+    CHECK(train(1, 16, clip, true).b == in_turn.b);
   }
   // Each batch that overflows halves the scale once, though both optimizers skip it.
   const Outcome skips = train(1000, 0x1p30, {}, false);
   CHECK(skips.skipped == 8);
+  CHECK(skips.scale == 0x1p26);
   CHECK(train(1000, 0x1p30, 1e4, true) == skips);
+}
+
+TEST_CASE("under a loss scale a batch may clip and make no step, step in a hook, and see what was skipped") {
+  enum class How : std::uint8_t { plain, skips_first, in_hook, twice };
+  struct Sometimes : TrainModuleOf<Sometimes, ByHand> {
+    using TrainModuleOf::TrainModuleOf;
+    How how = How::plain;
+    std::vector<std::int64_t> skipped;
+    void step() {
+      for (OptimizerHandle& o : optimizers()) o.step();
+      skipped.push_back(trainer().skipped_steps());
+    }
+    StepOutput training_step(const Batch& batch, std::int64_t batch_idx) override {
+      for (OptimizerHandle& o : optimizers()) o.zero_grad();
+      const auto backward = [&] { manual_backward(squared_error(a(batch[0]) + b(batch[0]), batch[1])); };
+      if (how == How::skips_first) {
+        backward();
+        for (OptimizerHandle& o : optimizers()) clip_gradients(o.optimizer(), 1e4);
+        for (OptimizerHandle& o : optimizers()) o.zero_grad();
+        if (batch_idx == 0) return {};
+      }
+      if (how == How::skips_first && batch_idx == 1) {  // nor are they cleared
+        backward();
+        for (OptimizerHandle& o : optimizers()) clip_gradients(o.optimizer(), 1e4);
+        return {};
+      }
+      backward();
+      if (how != How::in_hook) step();
+      if (how == How::twice) step();
+      return {};
+    }
+    void on_train_batch_end(const StepInfo&) override {
+      if (how == How::in_hook) step();
+    }
+  };
+  const auto train = [](How how, double scale, std::vector<std::int64_t>& skipped) {
+    Sometimes module({.gen = Generator(3), .device = Device::cpu()});
+    module.how = how;
+    data::DataLoader data = loader(4 * 4);
+    TrainerOptions options = silent();
+    options.precision = "16-o2";
+    options.grad_scaler = optim::GradScalerOptions{.init_scale = scale, .growth_interval = 1};
+    options.max_epochs = 1;
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    skipped = module.skipped;
+    return std::pair(scale_of(trainer), module.b.weight.to(DType::f32).to_vector<float>());
+  };
+  std::vector<std::int64_t> skipped;
+  const auto plain = train(How::plain, 16, skipped);
+  CHECK(plain.first == 256);
+  CHECK(train(How::in_hook, 16, skipped) == plain);
+  CHECK(skipped == std::vector<std::int64_t>{0, 0, 0, 0});
+  CHECK(train(How::skips_first, 16, skipped).first == 64);  // two batches step
+  CHECK(skipped == std::vector<std::int64_t>{0, 0});
+  for (const How how : {How::plain, How::in_hook}) {
+    CHECK(train(how, 0x1p30, skipped).first == 0x1p26);
+    CHECK(skipped == std::vector<std::int64_t>{2, 4, 6, 8});
+  }
+  CHECK_THROWS_WITH_AS((void)train(How::twice, 16, skipped),
+                       doctest::Contains("adamw has stepped since the last backward pass"), StateError);
 }
 
 TEST_CASE("the step-time report of manual optimization has backward and optimizer, and counts optimizer steps") {

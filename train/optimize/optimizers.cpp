@@ -45,19 +45,32 @@ void Optimizers::begin_fit() {
 void Optimizers::forget_scaling() {
   if (scaler()) scaler()->forget();
   unscaled_.clear();
-  scale_is_due_ = false;
+  stepped_.clear();
+}
+// A user who clips and then makes no step clears the gradients.
+void Optimizers::forget_gradients(const optim::Optimizer& of) {
+  if (std::erase(unscaled_, &of) > 0 && unscaled_.empty() && stepped_.empty()) forget_scaling();
 }
 
 // Note [When the loss scale moves]
 // A gradient is divided by the scale that its loss was multiplied with, so all optimizers of one backward pass step
 // under one scale. With automatic optimization the step moves it. With manual optimization it moves at the first
-// backward pass after a step, or where the batch ends.
+// backward pass after a step, or after training_step. Steps in the hooks of a batch's or an epoch's end move it before
+// checkpoints are written.
 void Optimizers::move_scale(BatchEnds batch_ends) {
-  if (!scale_is_due_ || (batch_ends == BatchEnds::no && !unscaled_.empty())) return;
+  if (!scaler()) return;
+  if (batch_ends == BatchEnds::yes && stepped_.empty() && !unscaled_.empty()) return forget_scaling();
+  if (stepped_.empty() || (batch_ends == BatchEnds::no && !unscaled_.empty())) return;
   scaler()->update();
   unscaled_.clear();
-  scale_is_due_ = false;
+  stepped_.clear();
   log_skipped_steps();
+}
+std::int64_t Optimizers::skipped_steps() const {
+  const optim::GradScaler* const scaler = run_.precision.scaler();
+  if (!scaler) return 0;
+  return scaler->skipped_steps() +
+         std::ranges::count_if(stepped_, [&](const auto* of) { return scaler->found_inf(*of).item() != 0; });
 }
 void Optimizers::log_skipped_steps() {
   run_.trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});
@@ -65,6 +78,9 @@ void Optimizers::log_skipped_steps() {
 // With manual optimization clipping may have unscaled the gradients before the step.
 void Optimizers::unscale_once(optim::Optimizer& of, const Tensor& divisor) {
   if (std::find(unscaled_.begin(), unscaled_.end(), &of) != unscaled_.end()) return;
+  if (std::find(stepped_.begin(), stepped_.end(), &of) != stepped_.end())
+    fail<StateError>("fit: ", of.name(), " has stepped since the last backward pass; under a loss scale call ",
+                     "manual_backward before it clips or steps again");
   scaler()->unscale_(of, divisor);
   unscaled_.push_back(&of);
   if (of.pieces().empty()) return;
@@ -169,7 +185,7 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
     scaler()->step(of);
     run_.precision.after_step(of);
     std::erase(unscaled_, &of);
-    scale_is_due_ = true;
+    stepped_.push_back(&of);
     if (!manual) move_scale(BatchEnds::yes);
   }
   return loss;

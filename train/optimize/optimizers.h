@@ -31,8 +31,11 @@ class Optimizers {
   void forget_scaling();  // of a step that an exception ended
   enum class BatchEnds : bool { no, yes };
   // Moves the loss scale if an optimizer has stepped since the last move. Within a batch it waits for optimizers whose
-  // gradients were clipped and which have not stepped.
+  // gradients were clipped and which have not stepped; such gradients do not outlive the batch.
   void move_scale(BatchEnds batch_ends);
+  void forget_gradients(const optim::Optimizer& of);  // which were cleared
+  // Steps that the loss scale has skipped, those included after which it has not moved. Waits for the device.
+  [[nodiscard]] std::int64_t skipped_steps() const;
   // Until untoggle, parameters of the other optimizers require no gradients. Does nothing with one optimizer. Throws
   // StateError while an optimizer is toggled; `call` is for the message.
   void toggle(const optim::Optimizer& only, const char* call);
@@ -62,7 +65,7 @@ class Optimizers {
   void log_skipped_steps();
   Trainer::Run& run_;
   std::vector<const optim::Optimizer*> unscaled_;     // since their last step
-  bool scale_is_due_ = false;                         // an optimizer has stepped since the loss scale moved
+  std::vector<const optim::Optimizer*> stepped_;      // since the loss scale moved
   std::vector<const optim::Optimizer*> looked_at_;    // whose gradients were checked in this fit
   const optim::GradScaler* norm_known_by_ = nullptr;  // has the norm of the gradients to clip; null: none has
   const optim::Optimizer* toggled_ = nullptr;

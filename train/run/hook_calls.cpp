@@ -86,6 +86,7 @@ void Trainer::HookCalls::at_end(EndOf what, const StepInfo& step_info) {
     if (!is_late(*c)) call_one(*c, what, step_info);
   }
   call_one(*borrowed_.active, what, step_info);
+  if (borrowed_.manual) run_.optimizers.move_scale(train::Optimizers::BatchEnds::yes);  // files have the moved scale
   for (std::size_t i = 0; i < callbacks.size(); ++i) {
     if (!is_late(*callbacks[i])) continue;
     if (callbacks[i]->writes_checkpoints()) writers_from_ = i + 1;

@@ -130,7 +130,7 @@ NamedTensors Trainer::Run::detached_outputs(const StepOutput& output) const {
 train::StepResult Trainer::Run::manual_step(const StepInfo& at) {
   strategy->begin_step();
   const StepOutput output = training_step(*borrowed.active, *at.batch, at.batch_idx);
-  optimizers.move_scale(train::Optimizers::BatchEnds::yes);
+  optimizers.move_scale(train::Optimizers::BatchEnds::no);
   train::StepResult result;
   if (output.loss().defined()) result.loss = precision.output(output.loss().detach());
   result.outputs = detached_outputs(output);

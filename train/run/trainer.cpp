@@ -245,10 +245,7 @@ void Trainer::request_stop(KeepStop keep, std::string_view why) {
 }
 bool Trainer::stop_requested() const { return run_->stop.requested; }
 int Trainer::stop_signal() const { return run_->stop.signal; }
-std::int64_t Trainer::skipped_steps() const {
-  const optim::GradScaler* scaler = run_->precision.scaler();
-  return scaler ? scaler->skipped_steps() : 0;
-}
+std::int64_t Trainer::skipped_steps() const { return run_->optimizers.skipped_steps(); }
 Trainer::CaptureReport Trainer::capture_report() const { return run_->capture_report; }
 
 const std::vector<LogRecord>& Trainer::history() const { return run_->logs.history; }

@@ -123,6 +123,7 @@ StepOutput PipelineModule::forward_backward(const Batch& batch) {
   const Function<Tensor(const StepOutput&)> objective = [&run](const StepOutput& output) {
     return run.optimizers.scaled(output.loss());
   };
+  run.optimizers.move_scale(train::Optimizers::BatchEnds::no);
   run.window.gradients_torn = true;
   StepOutput output = run.strategy->training_step(
       {.module = *this, .batch = batch, .batch_idx = 0, .closes = true, .forward = forward, .objective = objective});

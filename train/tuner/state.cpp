@@ -117,12 +117,14 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
   save_safetensors(path_, kept);
   before_->exchange(run);
   run.options.profiler.reset();  // a trial inside a hook would start that hook's action twice
+  run.optimizers.forget_scaling();
   run.trial = true;
 }
 
 SavedRun::~SavedRun() {
   Trainer::Run& r = run_;
   r.trial = false;
+  r.optimizers.forget_scaling();  // of steps of the trials
   for (const auto& [generator, state] : before_->generators) generator->set_state(state);
   for (const auto& [loader, state] : before_->loaders) loader->load_state(state);
   before_->exchange(r);

@@ -118,9 +118,10 @@ class LEVIN_API OptimizerHandle {
  public:
   // Runs the closure (forward and backward) if there is one, then updates the parameters. Returns what the closure
   // returned. With manual optimization each call adds 1 to global_step().
-  // One loss scale serves all optimizers. It moves at the first manual_backward after a step, or where the batch ends:
-  // gradients of an optimizer that has not stepped by then are of the old scale. Step all optimizers where the
-  // accumulation ends. A second step without a manual_backward between throws StateError under a loss scale.
+  // One loss scale serves all optimizers. It moves at the first manual_backward or forward_backward after a step, or
+  // where the batch ends: gradients of an optimizer that has not stepped by then are of the old scale. Step all
+  // optimizers where the accumulation ends. Under a loss scale a second step without a backward pass between throws
+  // StateError.
   void step();
   Tensor step(const Function<Tensor()>& closure);
   void zero_grad(optim::SetToNone set_to_none = optim::SetToNone::yes);
