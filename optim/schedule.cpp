@@ -64,7 +64,7 @@ void Scheduler::load_state_dict(const NamedTensors& state) {
   if (base.size() != base_.size())
     fail<ConfigError>("scheduler: state has ", base.size(), " groups, expected ", base_.size());
   if (t < 0) fail<ConfigError>("scheduler: state t is ", t, ", expected 0 or more");
-  for (const double lr : base) check_not_negative("scheduler", "the state's base", lr);
+  for (const double lr : base) check_finite("scheduler", "the state's base", lr);  // that of SwaLr may be negative
   t_ = t;
   base_ = base;
 }

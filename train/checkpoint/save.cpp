@@ -422,7 +422,11 @@ CheckpointIO& Trainer::Files::io() const {
 void Trainer::Files::finish() const {
   if (!run_.options.plugins.checkpoint_io) return;
   (void)by_rank_zero([&] {
-    io().finish();
+    try {
+      io().finish();
+    } catch (const std::bad_alloc&) {
+      fail<OutOfMemoryError>("save_checkpoint: the system has no more memory on cpu for a file that was being written");
+    }
     return std::string();
   });
 }

@@ -40,8 +40,8 @@ class LEVIN_API CheckpointIO {
 
 // Copies the tensors and writes them by a thread, while the run trains on. A save waits for the one before, so at most
 // one copy is in memory. The error of a write is a warning of the next save (W-CKPT-WRITE), which writes its own file
-// all the same, or is thrown at the end of the fit. Files that are links (ModelCheckpointOptions::save_last) wait for
-// the write.
+// all the same, or is thrown at the end of the fit. With ModelCheckpointOptions::save_last a save waits for its write,
+// whose error is that save's.
 class LEVIN_API AsyncCheckpointIO final : public CheckpointIO {
  public:
   // Writes by `io`; null: a CheckpointIO.
