@@ -245,8 +245,7 @@ struct MeanOf {
 // The distance of each row of x1 to each of x2, norm(x1_i - x2_j, p): x1 [..., P, M], x2 [..., R, M] -> [..., P, R];
 // batches broadcast; floats. p from 0 to infinity: 0 counts the elements that differ, infinity takes the largest
 // difference. Equal rows have the gradient 0; at p = infinity each of equal largest differences has the whole one. At p
-// = 2 products of matrices give the distances that they give without a loss of digits, and near rows are subtracted;
-// gradients of more than 25 rows are such products, as PyTorch's, and those of near rows lose digits. Computes 16-bit
+// = 2 products of matrices give what they can without a loss of digits, and near rows are subtracted. Computes 16-bit
 // numbers in f32. Throws ShapeError for less than 2 dimensions and rows of two lengths, ConfigError for another p.
 [[nodiscard]] LEVIN_API Tensor cdist(const Tensor& x1, const Tensor& x2, double p = 2);
 

@@ -137,20 +137,20 @@ struct Polygamma {
   static constexpr Saves kSaves = Saves::input;
   static constexpr std::int64_t kGrain = 1024;
   int n;
-  double factor;  // (-1)^(n + 1) n!
+  double factor, more;  // their product is (-1)^(n + 1) n!, which alone is infinite above kHighestPolygamma
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    return T(factor * m::hurwitz_zeta(n + 1, double(x)));
+    return T(factor * m::hurwitz_zeta(n + 1, double(x)) * more);
   }
   Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * polygamma_of(n + 1, x); }
 };
 LEVIN_OP_TABLE(Unary<Polygamma>)
 
-// Above kHighestPolygamma, where derivatives lead, n! is infinite.
+// Derivatives lead above kHighestPolygamma.
 Tensor polygamma_of(std::int64_t n, const Tensor& x) {
-  double factor = n % 2 == 0 ? -1 : 1;
-  for (std::int64_t k = 2; k <= n; ++k) factor *= static_cast<double>(k);
-  return unary(x, Polygamma{static_cast<int>(n), factor});
+  double factor = n % 2 == 0 ? -1 : 1, more = 1;
+  for (std::int64_t k = 2; k <= n; ++k) (k <= kHighestPolygamma ? factor : more) *= static_cast<double>(k);
+  return unary(x, Polygamma{static_cast<int>(n), factor, more});
 }
 
 LEVIN_OP_TABLE(Binary<Logaddexp<0>>)

@@ -105,7 +105,8 @@ struct CdistBackward {
     });
     return {ga, gb};
   }
-  // w = gy / y; the gradient in row i of x1 is sum_j w_ij (x1_i - x2_j).
+  // w = gy / y; the gradient in row i of x1 is sum_j w_ij (x1_i - x2_j). Rows nearer to each other than to the mean of
+  // all lose digits, as in PyTorch: the difference of two large sums is what is left.
   [[nodiscard]] std::array<Tensor, 2> by_products(const Tensor& g, const Tensor& a, const Tensor& b) const {
     const Tensor w = masked_fill(g / y, eq(y, 0), 0);
     const auto [u, v] = centered(a, b);
