@@ -14,7 +14,7 @@ optimizer, in microseconds. The steps between a warm-up and the epoch's last one
 Training: MNIST, one row per model, precision and techniques; seconds of fit() per epoch, with its validation, and
 training samples per second. Lightning runs at its best: images normalised beforehand as one tensor in memory, a batch
 from one index operation, PyTorch's fused AdamW wherever Lightning accepts it. --batches shortens an epoch's training
-where one takes minutes: PyTorch computes convolutions in bf16 at a batch a second on a CPU without AVX-512.
+where one takes minutes: PyTorch trains the CNN in bf16 at a batch a second on a CPU without AVX-512.
 """
 import argparse, datetime, gzip, json, logging, os, platform, statistics, struct, subprocess, sys, tempfile, time
 import warnings

@@ -247,6 +247,15 @@ TEST_CASE("a plateau lowers lr after patience, cools down, stops at the minimum,
   CHECK_THROWS_AS(plateau.step(), StateError);
 }
 
+TEST_CASE("a schedule whose momentum is refused leaves the optimizer as it was") {
+  Tensor p = ones({1}, Device::cpu());
+  p.requires_grad_();
+  Adam adam({{&p, "p", nullptr}}, {.lr = 0.25});
+  const OneCycleOptions beyond{.max_lr = 1, .total_steps = 10, .max_momentum = 1};  // beta1 is below 1
+  CHECK_THROWS_AS(OneCycleLR(adam, beyond), ConfigError);
+  CHECK(adam.lr() == 0.25);
+}
+
 TEST_CASE("a schedule resumes where it was, and refuses wrong options and states") {
   Fixture f, g;
   CosineAnnealingLR a(f.optimizer, 6), b(g.optimizer, 6);

@@ -49,3 +49,21 @@ TEST_CASE("the monitor of a module on the cpu logs the cpu's memory, and needs a
   options.callbacks.push_back(std::make_shared<DeviceStatsMonitor>());
   CHECK(contains(refused(options, 2, 0), "the trainer has no logger for it"));
 }
+
+TEST_CASE("with several optimizers by hand the monitor logs before and after the batches that are recorded") {
+  const TemporaryFolder folder;
+  TrainerOptions options = epochs(1);
+  options.log_every_n_steps = 2;
+  options.logger = std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = folder / ""});
+  options.callbacks.push_back(std::make_shared<DeviceStatsMonitor>());
+  TwoSteps net({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader train = ramp(4);
+  Trainer trainer(options);
+  trainer.fit(net, {.train = train});
+  REQUIRE(trainer.history().size() == 2);
+  for (const LogRecord& record : trainer.history()) {
+    const std::map<std::string, double> values(record.values.begin(), record.values.end());
+    for (const char* hook : {"on_train_batch_start", "on_train_batch_end"})
+      CHECK(values.contains(std::string("DeviceStatsMonitor.") + hook + "/cpu.memory_in_use"));
+  }
+}

@@ -221,22 +221,6 @@ TEST_CASE("without a terminal a window of accumulation has one line, and a manua
   CHECK(drawn.parts[1].starts_with("epoch 0: 8/8 batches, "));
   CHECK(drawn.parts[2].starts_with("epoch 0 done: 4 steps in all, "));
 
-  struct TwoSteps : TrainModuleOf<TwoSteps> {
-    using TrainModuleOf::TrainModuleOf;
-    nn::Linear a{*this, "a", {.in = 1, .out = 1}}, b{*this, "b", {.in = 1, .out = 1}};
-    [[nodiscard]] bool automatic_optimization() const override { return false; }
-    OptimizerConfig configure_optimizers() override {
-      OptimizerConfig config;
-      for (nn::Linear* half : {&a, &b})
-        config.optimizers.push_back(std::make_shared<optim::SGD>(half->parameters(), optim::SGDOptions{.lr = 0.1}));
-      return config;
-    }
-    StepOutput training_step(const Batch& batch, std::int64_t) override {
-      manual_backward(mean(a(batch[0]) + b(batch[0])));
-      for (OptimizerHandle& o : optimizers()) o.step();
-      return {};
-    }
-  };
   Warnings quiet;
   Drawn manual;
   TrainerOptions by_hand = epochs(1);

@@ -69,8 +69,10 @@ TEST_CASE("a confusion matrix counts true classes by rows and said ones by colum
   CHECK_THROWS_AS(m.update(classes({0, 1}), classes({0})), ShapeError);
   CHECK_THROWS_AS(m.update(classes({0}), row<float>({0})), DTypeError);
   CHECK(m.compute().item() == 4.0 / 6);
+  const Tensor counted = m.matrix();
   m.reset();
   CHECK(sum(m.matrix()).item() == 0);
+  CHECK(sum(counted).item() == 6);  // a result is no part of the metric
   CHECK_THROWS_AS(ConfusionMatrix(kAlone, 0), ConfigError);
 }
 

@@ -161,7 +161,7 @@ void train::check_late_options(const TrainerOptions& now, const TrainerOptions& 
   const auto check = [&](bool same, const char* name) {
     if (!same)
       fail<ConfigError>(call[0] == '\0' ? "fit" : call, ": options().", name,
-                        " was changed behind the trainer's constructor, which alone reads it; make another Trainer");
+                        " was changed after the trainer's constructor, which alone reads it; make another Trainer");
   };
   check(now.callbacks == then.callbacks, "callbacks");
   check(now.logger.loggers() == then.logger.loggers() && now.logger.by_default() == then.logger.by_default(), "logger");

@@ -72,8 +72,9 @@ Tensors Predictions::by_rows(const std::vector<One>& all, std::int64_t batch_siz
 Tensors Predictions::of_all_ranks(Strategy& strategy, Device there) && {
   Tensors out;
   const auto in_order = [](const One& a, const One& b) { return a.batch < b.batch; };
-  if (const DataShare share = strategy.share(); share.replicas * share.shards == 1) {  // one reads all
-    std::stable_sort(mine_.begin(), mine_.end(), in_order);                            // a loader without in_order
+  if (const DataShare share = strategy.share(); share.replicas * share.shards == 1) {  // one rank reads all
+    // A loader without in_order hands batches out as they finish.
+    std::stable_sort(mine_.begin(), mine_.end(), in_order);
     for (One& one : mine_) out.push_back(std::move(one.value));
     return out;
   }

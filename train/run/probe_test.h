@@ -79,6 +79,24 @@ struct Probe : TrainModuleOf<Probe> {
   }
 };
 
+// Two layers, each with an optimizer of its own; the module steps both in each batch.
+struct TwoSteps : TrainModuleOf<TwoSteps> {
+  using TrainModuleOf::TrainModuleOf;
+  nn::Linear a{*this, "a", {.in = 1, .out = 1}}, b{*this, "b", {.in = 1, .out = 1}};
+  [[nodiscard]] bool automatic_optimization() const override { return false; }
+  OptimizerConfig configure_optimizers() override {
+    OptimizerConfig config;
+    for (nn::Linear* half : {&a, &b})
+      config.optimizers.push_back(std::make_shared<optim::SGD>(half->parameters(), optim::SGDOptions{.lr = 0.1}));
+    return config;
+  }
+  StepOutput training_step(const Batch& batch, std::int64_t) override {
+    manual_backward(mean(a(batch[0]) + b(batch[0])));
+    for (OptimizerHandle& o : optimizers()) o.step();
+    return {};
+  }
+};
+
 struct Ran {
   std::unique_ptr<Probe> module;
   std::int64_t steps = 0, epochs = 0;

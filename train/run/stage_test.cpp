@@ -341,7 +341,7 @@ TEST_CASE("an option that the constructor reads and that is changed later is ref
     return "accepted";
   };
   CHECK(contains(refused_late([](TrainerOptions& o) { o.precision = "64-true"; }),
-                 "fit: options().precision was changed behind the trainer's constructor"));
+                 "fit: options().precision was changed after the trainer's constructor"));
   CHECK(contains(refused_late([](TrainerOptions& o) { o.callbacks.push_back(std::make_shared<Timer>("00:00:00:01")); }),
                  "options().callbacks"));
   CHECK(contains(refused_late([](TrainerOptions& o) { o.fast_dev_run = 1; }), "options().fast_dev_run"));

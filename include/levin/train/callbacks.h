@@ -126,7 +126,7 @@ class LEVIN_API DeviceStatsMonitor : public Callback {
  private:
   void log_stats(const char* hook);
   DeviceStatsMonitorOptions options_;
-  std::int64_t step_before_ = 0;  // the batch
+  std::int64_t step_before_ = 0;  // record_step() when the batch began
 };
 
 }  // namespace levin

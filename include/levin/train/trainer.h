@@ -363,8 +363,9 @@ class LEVIN_API Trainer {
   // ---- The parts of a run
 
   // May be changed between two calls, max_epochs before a second fit say. The next stage or epoch throws ConfigError if
-  // one was changed that only the constructor reads: callbacks, logger, fast_dev_run, max_time, overfit_batches,
-  // enable_checkpointing, enable_progress_bar, enable_model_summary, barebones, precision, amp_level, grad_scaler.
+  // one was changed that only the constructor reads: callbacks, logger, devices, num_nodes, strategy, plugins,
+  // fast_dev_run, max_time, overfit_batches, enable_checkpointing, enable_progress_bar, enable_model_summary,
+  // barebones, precision, amp_level, grad_scaler.
   [[nodiscard]] TrainerOptions& options();
   // The module tree of the running or last fit. Null before a fit, for bare tensors, and after it was destroyed.
   [[nodiscard]] nn::Module* module() const;
